@@ -1,0 +1,344 @@
+"""The command line: every command calls the function that a notebook would call."""
+
+import json
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from gossamer import terminal
+from gossamer.comparison import (
+    COMPARISON,
+    Comparison,
+    Plan,
+    load_plan,
+    show_value,
+    slug,
+)
+from gossamer.comparison import (
+    compare as run_comparison,
+)
+from gossamer.data import DATASETS, PARTITIONS
+from gossamer.errors import ExperimentError, GossamerError
+from gossamer.experiment import Experiment, load_experiment, parse_setting, parse_value
+from gossamer.graphs import GRAPHS
+from gossamer.methods import METHODS
+from gossamer.models import LOSSES, MODELS
+from gossamer.simulation import Interrupted, OnDivergence, Run, prepare, simulate
+from gossamer.simulation import resume as resume_run
+
+app = typer.Typer(
+    help="Federated learning with no server: run, compare and look at decentralized methods.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+File = Annotated[Path | None, typer.Argument(help="A TOML file; without one, the built-in default.")]
+Settings = Annotated[
+    list[str], typer.Option("--set", "-s", metavar="KEY=VALUE", help="Set a key, e.g. lr=0.05 or method.rho=0.1.")
+]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="The folder to write to.")]
+DataDir = Annotated[
+    Path | None, typer.Option("--data-dir", envvar="GOSSAMER_DATA", help="Where data sets are, or are downloaded to.")
+]
+Chunk = Annotated[int | None, typer.Option(help="Clients that run at once; changes the speed, not the result.")]
+Diverging = Annotated[OnDivergence, typer.Option("--on-divergence", help="What to do when a loss is not finite.")]
+QuietFlag = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say how the engine runs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+@app.command()
+def run(
+    file: File = None,
+    settings: Settings = [],  # noqa: B006  # typer copies it
+    out: Out = None,
+    data_dir: DataDir = None,
+    chunk: Chunk = None,
+    on_divergence: Diverging = "stop",
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
+    quiet: QuietFlag = False,
+    verbose: Verbose = False,
+) -> None:
+    """Run one experiment and keep it in a run folder."""
+    experiment = load_experiment(file, overrides(settings))
+    name = method_name(experiment)
+    folder = out or fresh_folder(f"{name}-{part_name(experiment, 'dataset')}")
+    observer = terminal.make_observer(name, quiet, verbose)
+    observers = [observer, terminal.tensorboard_observer(folder)] if tensorboard else [observer]
+    options: dict[str, Any] = {"chunk": chunk, "data_dir": data_dir, "on_divergence": on_divergence}
+    with terminal.watching(observers) as watching:
+        finished = simulate(experiment, out=folder, observer=watching, **options)
+    report_run(finished, folder)
+
+
+@app.command()
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run or a comparison.")],
+    data_dir: DataDir = None,
+    chunk: Chunk = None,
+    on_divergence: Diverging = "stop",
+    quiet: QuietFlag = False,
+    verbose: Verbose = False,
+) -> None:
+    """Go on with an interrupted run or comparison, to the very numbers of an uninterrupted one."""
+    options: dict[str, Any] = {"chunk": chunk, "data_dir": data_dir, "on_divergence": on_divergence}
+    if (folder / COMPARISON).exists():
+        go_compare(load_plan(folder / COMPARISON), folder, quiet, verbose, options)
+        return
+    with terminal.watching([terminal.make_observer(folder.name, quiet, verbose)]) as watching:
+        finished = resume_run(folder, observer=watching, **options)
+    report_run(finished, folder)
+
+
+@app.command()
+def compare(
+    file: File = None,
+    sweep: Annotated[
+        list[str], typer.Option("--sweep", metavar="KEY=A,B,...", help="What to compare, e.g. method=dfedavg,dfedsam.")
+    ] = [],  # noqa: B006  # typer copies it
+    seeds: Annotated[int | None, typer.Option(help="Runs of each variant, with one seed each.")] = None,
+    settings: Settings = [],  # noqa: B006  # typer copies it
+    out: Out = None,
+    data_dir: DataDir = None,
+    chunk: Chunk = None,
+    on_divergence: Diverging = "stop",
+    quiet: QuietFlag = False,
+    verbose: Verbose = False,
+) -> None:
+    """Run several variants on identical data, initial weights and batches, and print one table."""
+    plan = load_plan(file, overrides(settings))
+    if sweep:
+        plan = plan._replace(sweep=dict(parse_sweep(text) for text in sweep))
+    if seeds is not None:
+        plan = plan._replace(seeds=seeds)
+    folder = out or fresh_folder(f"compare-{'-'.join(slug(key) for key in plan.sweep)}")
+    options: dict[str, Any] = {"chunk": chunk, "data_dir": data_dir, "on_divergence": on_divergence}
+    go_compare(plan, folder, quiet, verbose, options)
+
+
+@app.command()
+def show(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs or comparisons.")],
+    out: Out = None,
+) -> None:
+    """Print runs side by side and draw their curves (PNG and HTML)."""
+    from gossamer.runs.record import read_runs
+    from gossamer.runs.report import draw_curves
+
+    records = read_runs(runs)
+    terminal.out.print(terminal.run_table(records))
+    for record in records:
+        if record.stopped:
+            terminal.out.print(f"[yellow]{escape(record.label)}[/]: {escape(record.stopped)}", soft_wrap=True)
+    folder = out or (runs[0] if len(runs) == 1 else Path("."))
+    folder.mkdir(parents=True, exist_ok=True)
+    labels = {record.label: [record] for record in records}
+    where = draw_curves(labels, folder, ", ".join(path.name for path in runs))
+    terminal.say_where(*where)
+
+
+@app.command()
+def graph(
+    name: Annotated[str, typer.Argument(help="A graph: see 'gossamer graphs'.")] = "ring",
+    clients: Annotated[int, typer.Option(help="Number of clients.")] = 16,
+    settings: Annotated[
+        list[str], typer.Option("--set", "-s", metavar="KEY=VALUE", help="A parameter of the graph, e.g. k=4.")
+    ] = [],  # noqa: B006  # typer copies it
+    model: Annotated[str, typer.Option(help="The model whose messages are counted.")] = "mnist-2nn",
+    dataset: Annotated[str, typer.Option(help="The data set the model is for.")] = "mnist",
+    seed: Annotated[int, typer.Option(help="Key of random graphs.")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Draw it: a .png, .svg or .pdf file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Say how well a graph mixes and what it costs, and draw it."""
+    from gossamer.graphs import as_graph, check, draw, summarise
+
+    network = as_graph(GRAPHS.build({"name": name, **overrides(settings)})).bind(clients, seed)
+    check(network)
+    summary = summarise(network)
+    message = 4 * model_size(model, dataset)
+    if as_json:
+        about = {**summary.to_dict(), "lambda": summary.lambda_, "bytes_per_round": summary.links_per_step * message}
+        about.pop("lambda_")
+        print(json.dumps(about, indent=2))
+    else:
+        terminal.out.print(terminal.graph_table(summary, message, f"{model} on {dataset}"))
+    if out:
+        draw(network, out)
+        if not as_json:
+            terminal.say_where(out)
+
+
+@app.command()
+def partition(
+    file: File = None,
+    settings: Settings = [],  # noqa: B006  # typer copies it
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Draw it: a .png, .svg or .pdf file.")] = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Say which client holds what: sizes and labels, as a table and a picture."""
+    from gossamer.data import draw, table
+
+    summary = prepare(load_experiment(file, overrides(settings)), data_dir).partition
+    if as_json:
+        print(json.dumps(summary.to_dict()))
+    else:
+        terminal.out.print(table(summary))
+    if out:
+        draw(summary, out)
+        if not as_json:
+            terminal.say_where(out)
+
+
+@app.command()
+def methods() -> None:
+    """List the methods."""
+    sends = [", ".join(f"{k}: {v}" for k, v in maker.sends.items()) for maker in METHODS.values()]  # type: ignore[attr-defined]  # parts are methods
+    papers = [maker.paper for maker in METHODS.values()]  # type: ignore[attr-defined]  # parts are methods
+    terminal.out.print(terminal.catalog_table(METHODS, {"sends": sends, "paper": papers}))
+
+
+@app.command()
+def graphs() -> None:
+    """List the graphs."""
+    terminal.out.print(terminal.catalog_table(GRAPHS))
+
+
+@app.command()
+def datasets() -> None:
+    """List the data sets, and how they can be split among clients."""
+    terminal.out.print(terminal.catalog_table(DATASETS))
+    terminal.out.print("\n[bold]Partitions[/]")
+    terminal.out.print(terminal.catalog_table(PARTITIONS))
+
+
+@app.command()
+def models() -> None:
+    """List the models and the losses."""
+    terminal.out.print(terminal.catalog_table(MODELS))
+    terminal.out.print("\n[bold]Losses[/]")
+    terminal.out.print(terminal.catalog_table(LOSSES))
+
+
+def go_compare(plan: Plan, folder: Path, quiet: bool, verbose: bool, options: dict[str, Any]) -> None:
+    """Run a comparison, then show its table, its curves and what to try next."""
+    from gossamer.runs.report import draw_curves
+
+    with terminal.Watching(quiet, verbose) as watcher:
+        result = run_comparison(plan.experiment, plan.sweep, seeds=plan.seeds, out=folder, watcher=watcher, **options)
+    terminal.out.print(terminal.results_table(result.table, comparison_title(plan), plan.seeds))
+    for label, records in result.runs.items():
+        for record in records:
+            if record.stopped:
+                terminal.out.print(f"[yellow]{escape(label)}[/]: {escape(record.stopped)}", soft_wrap=True)
+    result.table.to_csv(folder / "table.csv", index_label="variant")
+    terminal.say_where(*draw_curves(result.runs, folder, comparison_title(plan)), folder / "table.csv")
+    terminal.out.print(f"\nTry next:  [bold cyan]{escape(next_command(plan, result))}[/]", soft_wrap=True)
+
+
+def report_run(run: Run, folder: Path) -> None:
+    """The end of a run: what it reached and where everything is."""
+    best, last = run.best, run.last
+    if best:
+        words = [
+            f"best accuracy [bold]{terminal.percent(best.get('test_accuracy'))}[/] in round {best['round']:.0f}",
+            f"last {terminal.percent(last.get('test_accuracy'))}",
+            f"worst client {terminal.percent(last.get('client_accuracy_worst'))}",
+            f"sent per client {terminal.size(run.metrics['bytes_per_client'].sum())}",
+        ]
+        terminal.out.print(", ".join(words), soft_wrap=True)
+    terminal.say_where(folder)
+    terminal.out.print(f"\nTry next:  [bold cyan]gossamer show {escape(str(folder))}[/]", soft_wrap=True)
+
+
+def comparison_title(plan: Plan) -> str:
+    """What is compared, in one line."""
+    experiment = plan.experiment
+    words = [f"{experiment.clients} clients", f"{experiment.rounds} rounds"]
+    words += [part_text(experiment, key) for key in ("dataset", "partition", "graph", "model") if key not in plan.sweep]
+    seeds = f", {plan.seeds} seeds: mean ± standard deviation" if plan.seeds > 1 else ""
+    return " · ".join(word for word in words if word) + seeds
+
+
+def next_command(plan: Plan, result: Comparison) -> str:
+    """A command that shows one more thing: the same comparison where the graph matters less, or with more seeds."""
+    if plan.seeds == 1:
+        base = f"gossamer compare {result.folder / COMPARISON if result.folder else ''}".rstrip()
+        return f"{base} --seeds 3" if plan.experiment.graph is not None else f"{base} --set graph=exponential"
+    return f"gossamer show {result.folder}"
+
+
+def parse_sweep(text: str) -> tuple[str, list[Any]]:
+    """`key=a,b,c`; values with commas of their own can be written as a TOML list."""
+    key, values = parse_setting(text)
+    if isinstance(values, list):
+        return key, values
+    return key, [parse_value(value.strip()) for value in text.partition("=")[2].split(",") if value.strip()]
+
+
+def overrides(settings: list[str]) -> dict[str, Any]:
+    """All `--set` options as keys and values."""
+    return dict(parse_setting(setting) for setting in settings)
+
+
+def model_size(model: str, dataset: str) -> int:
+    """Parameters of a model on a data set's samples."""
+    from gossamer.models import VectorModel, make_module
+
+    about = DATASETS.find(dataset)
+    shape, classes = getattr(about, "shape", None), getattr(about, "classes", None)
+    if shape is None or classes is None:
+        raise ExperimentError(f"data set '{dataset}' does not say its shape and classes; name a built-in one")
+    return VectorModel(make_module(MODELS.build(model), shape, classes)).size
+
+
+def part_name(experiment: Experiment, key: str) -> str:
+    """The bare name of a part of an experiment, usable in a file name."""
+    return slug(part_text(experiment, key).split("(")[0])
+
+
+def part_text(experiment: Experiment, key: str) -> str:
+    """A part of an experiment in a few words."""
+    value = experiment.resolved().get(key, "")
+    return show_value(value) if isinstance(value, str | dict) else type(value).__name__
+
+
+def method_name(experiment: Experiment) -> str:
+    """The method's name."""
+    return part_name(experiment, "method")
+
+
+def fresh_folder(name: str) -> Path:
+    """A folder under `runs/` that nobody uses yet, named by the time and what runs."""
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    path = Path("runs") / f"{stamp}-{name}"
+    number = 1
+    while path.exists():
+        number += 1
+        path = Path("runs") / f"{stamp}-{name}-{number}"
+    return path
+
+
+def main() -> None:
+    """Run a command; a user's mistake gives one clear message and no traceback."""
+    try:
+        app()
+    except GossamerError as error:
+        terminal.err.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+        sys.exit(error.exit_code)
+    except Interrupted as stop:
+        where = f" Go on with:  gossamer resume {stop.folder}" if stop.folder else ""
+        terminal.err.print(f"\n[yellow]stopped[/] after round {stop.round}, checkpoint written.{where}", soft_wrap=True)
+        sys.exit(130)
+    except KeyboardInterrupt:
+        terminal.err.print("\n[yellow]stopped[/] before a round was finished; nothing is lost.", soft_wrap=True)
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of our output has gone, for example `| head`
+        sys.stderr.close()
+        sys.exit(141)

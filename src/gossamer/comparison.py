@@ -1,0 +1,223 @@
+"""Comparing: the same experiment with one or more keys swept, on identical data, initial weights and batches.
+
+Every random draw is keyed by the seed and its purpose, so variants of one seed differ in what was swept and in nothing
+else.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import pandas as pd
+import tomli_w
+
+from gossamer.errors import ExperimentError, RunFolderError
+from gossamer.experiment import Experiment, experiment_from, plain, read_toml
+from gossamer.runs.files import make_folder, write_text
+from gossamer.runs.folder import EXPERIMENT, RunFolder
+from gossamer.runs.record import RunRecord, read_run
+from gossamer.simulation import Diverged, Observer, OnDivergence, Run, Silent, prepare, resume, simulate
+
+COMPARISON = "comparison.toml"
+DEFAULT_SWEEP = {"method": ["dfedavg", "dfedavgm", "dfedsam", "dfedsam-mgs"]}
+Sweep = Mapping[str, Sequence[Any]]
+
+
+class Variant(NamedTuple):
+    """One combination of swept values."""
+
+    label: str
+    experiment: Experiment
+
+
+class Watcher(Protocol):
+    """Who watches a comparison: asked for an observer of each run."""
+
+    def begin(self, label: str, seed: int, number: int, total: int) -> Observer:
+        """Run `number` of `total` is about to start."""
+
+
+class _Nobody:
+    def begin(self, label: str, seed: int, number: int, total: int) -> Observer:
+        return Silent()
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """The runs of a comparison, by variant, with one run for each seed."""
+
+    runs: dict[str, list[RunRecord]]
+    folder: Path | None = None
+
+    @property
+    def records(self) -> list[RunRecord]:
+        return [record for records in self.runs.values() for record in records]
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """Mean over the seeds of what matters, and the spread (standard deviation) of each."""
+        return summary_table(self.runs)
+
+
+def variants(experiment: Experiment, sweep: Sweep) -> list[Variant]:
+    """Every combination of the swept values, checked to be a valid experiment."""
+    for key, values in sweep.items():
+        if isinstance(values, str | Mapping) or not isinstance(values, Iterable) or not list(values):
+            raise ExperimentError(f"sweep: '{key}' needs a list of values to compare (got {values!r})")
+    if not sweep:
+        raise ExperimentError("nothing to compare: give a sweep, for example method=dfedavg,dfedsam")
+    made = []
+    for values in product(*sweep.values()):
+        changes = dict(zip(sweep, values, strict=True))
+        label = ", ".join(show_value(v) if len(sweep) == 1 else f"{k}={show_value(v)}" for k, v in changes.items())
+        made.append(Variant(label, experiment.but(changes)))
+    labels = [variant.label for variant in made]
+    if twice := {label for label in labels if labels.count(label) > 1}:
+        raise ExperimentError(f"sweep: the same variant twice: {', '.join(sorted(twice))}")
+    return made
+
+
+def compare(
+    experiment: Experiment,
+    sweep: Sweep,
+    *,
+    seeds: int = 1,
+    out: Path | str | None = None,
+    chunk: int | None = None,
+    data_dir: Path | None = None,
+    on_divergence: OnDivergence = "stop",
+    watcher: Watcher | None = None,
+) -> Comparison:
+    """Run every variant for every seed. With `out`, finished runs found there are taken as they are.
+
+    A variant that diverges is kept up to its last finite round; the others go on.
+
+    >>> result = compare(Experiment(rounds=1, clients=4, local_steps=1), {"method": ["dfedavg", "dfedavgm"]})
+    >>> list(result.table.index)
+    ['dfedavg', 'dfedavgm']
+    """
+    if seeds < 1:
+        raise ExperimentError(f"seeds: should be at least 1 (got {seeds})")
+    chosen = variants(experiment, sweep)
+    for variant in chosen:  # whatever does not fit is refused before the first run, not after the last
+        prepare(variant.experiment, data_dir)
+    plan = Plan(experiment, {key: list(values) for key, values in sweep.items()}, seeds)
+    folder = _folder(Path(out), plan) if out is not None else None
+    runs: dict[str, list[RunRecord]] = {variant.label: [] for variant in chosen}
+    number, total = 0, len(chosen) * seeds
+    for variant in chosen:
+        for seed in range(experiment.seed, experiment.seed + seeds):
+            number += 1
+            observer = (watcher or _Nobody()).begin(variant.label, seed, number, total)
+            path = folder / slug(f"{variant.label}-seed{seed}") if folder else None
+            seeded = variant.experiment.but(seed=seed)
+            options: dict[str, Any] = {
+                "chunk": chunk, "data_dir": data_dir, "on_divergence": on_divergence, "observer": observer,
+            }  # fmt: skip
+            runs[variant.label].append(_run_once(variant.label, seeded, path, options))
+    return Comparison(runs, folder)
+
+
+def _run_once(label: str, experiment: Experiment, path: Path | None, options: dict[str, Any]) -> RunRecord:
+    try:
+        if path is None:
+            return record_of(simulate(experiment, **options), label)
+        if not (path / EXPERIMENT).exists():
+            simulate(experiment, out=path, **options)
+        elif not RunFolder.open(path).finished:
+            resume(path, experiment=experiment, **options)
+    except Diverged as error:
+        options["observer"].say(f"{label}: {error}")
+        return record_of(error.run, label)
+    return read_run(path, label)
+
+
+def record_of(run: Run, label: str) -> RunRecord:
+    """A finished run as a record among others."""
+    return RunRecord(label, run.experiment.resolved(), run.metrics, run.timings, run.diverged)
+
+
+class Plan(NamedTuple):
+    """What a comparison compares."""
+
+    experiment: Experiment
+    sweep: dict[str, list[Any]]
+    seeds: int
+
+    def to_toml(self) -> str:
+        """The plan as a file that `gossamer compare` takes: an experiment with a [sweep]."""
+        sweep = {key: [plain(value) for value in values] for key, values in self.sweep.items()}
+        return tomli_w.dumps(
+            {"seeds": self.seeds, **tomllib.loads(self.experiment.to_toml(resolved=False)), "sweep": sweep}
+        )
+
+
+def load_plan(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Plan:
+    """The plan of a TOML file: an experiment, with `seeds` and a table `[sweep]` of what is compared.
+
+    Without a file, and for a file without a sweep, that is the default experiment's four methods.
+    """
+    values = read_toml(path) if path else {}
+    sweep, seeds = values.pop("sweep", dict(DEFAULT_SWEEP)), values.pop("seeds", 1)
+    if not isinstance(sweep, dict) or not isinstance(seeds, int):
+        raise ExperimentError(f"{path}: 'sweep' must be a table of lists, 'seeds' a whole number")
+    return Plan(experiment_from(values, overrides, path), sweep, seeds)
+
+
+def _folder(path: Path, plan: Plan) -> Path:
+    """A new comparison's folder, or the one of the very same comparison to go on with."""
+    file, text = path / COMPARISON, plan.to_toml()
+    if file.exists():
+        if file.read_text(encoding="utf-8") != text:
+            raise RunFolderError(f"{path}: holds another comparison (see {file}). Choose another folder with --out.")
+        return path
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise RunFolderError(f"{path}: exists and is not a comparison. Choose another folder with --out.")
+    make_folder(path)
+    write_text(file, text)
+    return path
+
+
+def summary_table(runs: Mapping[str, Sequence[RunRecord]]) -> pd.DataFrame:
+    """One row per variant: mean over its runs and, as `... spread`, their standard deviation."""
+    rows = {}
+    for label, records in runs.items():
+        values = pd.DataFrame(
+            [
+                {
+                    "best accuracy": record.best(),
+                    "last accuracy": record.last("test_accuracy"),
+                    "worst client": record.last("client_accuracy_worst"),
+                    "gap": record.last("generalisation_gap"),
+                    "test loss": record.last("test_loss"),
+                    "consensus": record.last("consensus"),
+                    "bytes per client": record.metrics["bytes_per_client"].sum() if len(record.metrics) else 0.0,
+                    "seconds": record.seconds,
+                }
+                for record in records
+            ]
+        )
+        spread = values.std(ddof=1) if len(values) > 1 else values.std(ddof=0) * 0
+        rows[label] = {**values.mean(), **{f"{key} spread": value for key, value in spread.items()}}
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def show_value(value: Any) -> str:
+    """A swept value as a label: `dfedsam`, `dfedsam(rho=0.1)`, `0.05`.
+
+    >>> show_value({"name": "dfedsam", "rho": 0.1})
+    'dfedsam(rho=0.1)'
+    """
+    if isinstance(value, Mapping) and "name" in value:
+        inner = ", ".join(f"{k}={v}" for k, v in value.items() if k != "name")
+        return f"{value['name']}({inner})" if inner else str(value["name"])
+    return str(value)
+
+
+def slug(label: str) -> str:
+    """A label as a folder name."""
+    return re.sub(r"[^A-Za-z0-9.=_-]+", "-", label).strip("-")

@@ -1,0 +1,33 @@
+"""Where samples come from, and who holds them."""
+
+from gossamer.data.augment import Augmentation, Draw
+from gossamer.data.batches import Batch, Batches, Gathered
+from gossamer.data.catalog import DATASETS, as_dataset
+from gossamer.data.files import data_directory
+from gossamer.data.partition import PARTITIONS, check_partition, split
+from gossamer.data.samples import UNSCALED, Dataset, Indices, Samples, Scaling, per_client
+from gossamer.data.summary import PartitionSummary, draw, summarise, table
+
+__all__ = [
+    "DATASETS",
+    "PARTITIONS",
+    "UNSCALED",
+    "Augmentation",
+    "Batch",
+    "Batches",
+    "Dataset",
+    "Draw",
+    "Gathered",
+    "Indices",
+    "PartitionSummary",
+    "Samples",
+    "Scaling",
+    "as_dataset",
+    "check_partition",
+    "data_directory",
+    "draw",
+    "per_client",
+    "split",
+    "summarise",
+    "table",
+]

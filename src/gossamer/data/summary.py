@@ -1,0 +1,151 @@
+"""What a partition looks like: who holds how many samples of which label, in numbers, in a table, in a figure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table
+from rich.text import Text
+
+from gossamer.errors import DataError
+
+BLOCKS = " ▁▂▃▄▅▆▇█"
+ROWS_SHOWN = 20
+COLUMNS_SHOWN = 40  # a hundred labels are drawn three to a block, so that a row fits a terminal
+SUFFIXES = (".png", ".svg", ".pdf")
+
+
+@dataclass(frozen=True, eq=False)
+class PartitionSummary:
+    """Counts [clients, classes], and what follows from them."""
+
+    labels: NDArray[np.int64]
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """How many samples each client holds."""
+        sizes: NDArray[np.int64] = self.labels.sum(axis=1)
+        return sizes
+
+    @property
+    def distinct(self) -> NDArray[np.int64]:
+        """How many different labels each client holds."""
+        distinct: NDArray[np.int64] = (self.labels > 0).sum(axis=1)
+        return distinct
+
+    @property
+    def heterogeneity(self) -> float:
+        """How far clients are from the whole: the mean total variation from their label distribution to that of all.
+
+        0 when every client has the same mixture, towards 1 when each has labels that hardly anyone else has. Clients
+        without samples have no distribution and do not count.
+        """
+        held = self.labels[self.sizes > 0]
+        if not len(held):
+            return 0.0
+        everyone = self.labels.sum(axis=0) / self.labels.sum()
+        return float(np.abs(held / held.sum(axis=1, keepdims=True) - everyone).sum(axis=1).mean() / 2)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same in plain numbers, for JSON."""
+        return {
+            "clients": len(self.labels),
+            "samples": int(self.labels.sum()),
+            "sizes": self.sizes.tolist(),
+            "distinct": self.distinct.tolist(),
+            "labels": self.labels.tolist(),
+            "heterogeneity": self.heterogeneity,
+        }
+
+
+def summarise(parts: Sequence[NDArray[Any]], targets: NDArray[Any], classes: int) -> PartitionSummary:
+    """Count the labels of each client. Targets that are not labels (regression) are one column of sizes.
+
+    >>> summary = summarise([np.array([0, 1]), np.array([2, 3])], np.array([0, 0, 1, 1]), classes=2)
+    >>> summary.labels.tolist(), summary.heterogeneity
+    ([[2, 0], [0, 2]], 0.5)
+    """
+    if targets.dtype.kind not in "iub":
+        return PartitionSummary(np.array([[len(indices)] for indices in parts], dtype=np.int64))
+    counts = [np.bincount(targets[indices], minlength=classes) for indices in parts]
+    return PartitionSummary(np.array(counts, dtype=np.int64).reshape(len(parts), classes))
+
+
+def table(summary: PartitionSummary) -> Table:
+    """A table for the terminal: one row for each of the first clients, its labels as bars."""
+    clients, classes = summary.labels.shape
+    more = f"and {clients - ROWS_SHOWN:,} more clients\n" if clients > ROWS_SHOWN else ""
+    drawn = Table(
+        title=f"{summary.sizes.sum():,} samples, {clients:,} clients",
+        caption=f"{more}heterogeneity {summary.heterogeneity:.2f}",
+        title_justify="left",
+        caption_justify="left",
+    )
+    drawn.add_column("client", justify="right")
+    drawn.add_column("samples", justify="right")
+    drawn.add_column("labels", justify="right")
+    drawn.add_column(f"label 0 to {classes - 1}", no_wrap=True)
+    rows = zip(summary.sizes, summary.distinct, _bars(summary.labels), strict=True)
+    for client, (size, distinct, bars) in enumerate(rows):
+        if client == ROWS_SHOWN:
+            break
+        drawn.add_row(str(client), f"{size:,}", str(distinct), Text(bars))
+    return drawn
+
+
+def _bars(labels: NDArray[np.int64]) -> list[str]:
+    """A bar for each label (or a few neighbouring ones), all on the scale of the longest."""
+    merged = -(-labels.shape[1] // COLUMNS_SHOWN)
+    counts = np.add.reduceat(labels, np.arange(0, labels.shape[1], merged), axis=1)
+    # Rounded up, so that a single sample shows.
+    heights = np.ceil(counts / max(int(counts.max(initial=0)), 1) * (len(BLOCKS) - 1)).astype(int)
+    return ["".join(BLOCKS[height] for height in row) for row in heights]
+
+
+def draw(summary: PartitionSummary, path: Path) -> None:
+    """A heat map of labels by client in a .png, .svg or .pdf file."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise DataError(f"{path}: a figure is written as {', '.join(SUFFIXES)}; '{path.suffix}' is none of them.")
+    # Imported here: it takes half a second, and few runs draw. No pyplot: it keeps global state.
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    clients, classes = summary.labels.shape
+    # Near-square cells while that gives a figure of a sane size.
+    figure = Figure(
+        figsize=(float(np.clip(2.4 + 0.16 * clients, 5, 14)), float(np.clip(1.6 + 0.26 * classes, 2.6, 9))),
+        layout="constrained",
+    )
+    axes = figure.add_subplot()
+    # No sample at all is grey, so that one sample can be told from none.
+    axes.set_facecolor("#eeeeee")
+    shown = np.ma.masked_equal(summary.labels.T, 0)
+    image = axes.imshow(shown, aspect="auto", cmap="YlGnBu", interpolation="nearest", origin="lower", vmin=0)
+    axes.set_xlabel("client")
+    axes.set_ylabel("label")
+    axes.set_title(
+        f"{summary.sizes.sum():,} samples, {clients:,} clients, heterogeneity {summary.heterogeneity:.2f}",
+        loc="left",
+        fontsize="medium",
+    )
+    for axis, length in ((axes.xaxis, clients), (axes.yaxis, classes)):
+        axis.set_major_locator(MaxNLocator(nbins=min(length, 20), integer=True))
+    # Thin white lines between cells read as a table; with very many cells they would be all there is to see.
+    if clients * classes <= 5_000:
+        axes.set_xticks(np.arange(clients + 1) - 0.5, minor=True)
+        axes.set_yticks(np.arange(classes + 1) - 0.5, minor=True)
+        axes.grid(which="minor", color="white", linewidth=0.8)
+        axes.tick_params(which="minor", length=0)
+    axes.spines[:].set_visible(False)
+    bar = figure.colorbar(image, ax=axes, pad=0.02, fraction=0.05)
+    bar.set_label("samples")
+    bar.outline.set_visible(False)
+    bar.locator = MaxNLocator(nbins=6, integer=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({error.strerror}).") from None

@@ -1,0 +1,247 @@
+"""All clients in one process, their states stacked as rows.
+
+Clients run in chunks: one at a time, or many at once under `vmap`. Either way they run the same functions of the same
+method on the same batches, so the chunk size changes the speed and nothing else.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import grad_and_value, vmap
+from torch.utils._pytree import tree_map
+
+from gossamer.data import Batch, Batches, Dataset, Gathered
+from gossamer.errors import ExperimentError
+from gossamer.graphs import Network
+from gossamer.methods import Gradient, Local, Message, Method, Round, State, gossip_steps
+from gossamer.mixing import bytes_sent, mix
+from gossamer.models import Loss, VectorModel, sample_losses
+from gossamer.randomness import Purpose, torch_seed
+
+Differentiate = Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], tuple[Tensor, Tensor]]]
+
+#: Below this many parameters a step is mostly overhead, which clients under `vmap` share.
+SMALL_MODEL = 100_000
+SMALL_MODEL_CHUNK = 50
+
+
+class Training(NamedTuple):
+    """How clients train: what is the same for all of them in every round."""
+
+    method: Method
+    model: VectorModel
+    loss: Loss
+    dataset: Dataset
+    batches: Batches
+    network: Network
+    lr: float
+    lr_decay: float
+    weight_decay: float
+    clip: float | None
+    seed: int
+
+
+class RoundReport(NamedTuple):
+    """What a round did, beside changing the state."""
+
+    #: Mean loss over the samples each client trained on, taken before each step; NaN for a client that did not train.
+    losses: Tensor
+    #: Whether a client's loss or message left the finite numbers.
+    broken: Tensor
+    client_bytes: np.ndarray
+    server_bytes: int
+    seconds_local: float
+    seconds_mixing: float
+
+
+class Stacked:
+    """The engine. `state` holds every client's vectors as rows: {"x": [clients, d], ...}."""
+
+    def __init__(self, training: Training, chunk: int | None = None) -> None:
+        self.training = training
+        self.clients = len(training.batches.parts)
+        self.device = training.model.initial.device
+        self.dtype = training.model.initial.dtype
+        initial = training.method.init(training.model.initial)
+        self.state: State = {name: value.expand(self.clients, *value.shape).clone() for name, value in initial.items()}
+        self.chunk, self.chunk_reason = self._choose_chunk(chunk)
+
+    def round(self, index: int) -> RoundReport:
+        """One round of all clients: local steps, messages, mixing, receiving.
+
+        `state` is replaced at the very end and never changed in place, so an interrupted round leaves it whole.
+        """
+        network, method = self.training.network, self.training.method
+        hops = gossip_steps(method)
+        started = self._now()
+        with self._own_random_stream():
+            state, messages, losses = self._local_work(index, network.participants(index * hops))
+        broken = ~torch.isfinite(torch.stack([rows.flatten(1).sum(1) for rows in messages.values()]).sum(0))
+        broken |= losses.isinf() | (losses.isnan() & self._trains(index))
+        mixing = self._now()
+        client_bytes, server_bytes = np.zeros(self.clients, dtype=np.int64), 0
+        for step in range(index * hops, (index + 1) * hops):
+            sent, served = bytes_sent(network, messages, step)
+            client_bytes, server_bytes = client_bytes + sent, server_bytes + served
+            messages = mix(network, method.sends, messages, step)
+        steps = torch.as_tensor(self.training.batches.steps, device=self.device)
+        self.state = vmap(lambda s, m, k: method.receive(s, m, self._round(index, k)))(state, messages, steps)
+        return RoundReport(losses, broken, client_bytes, server_bytes, mixing - started, self._now() - mixing)
+
+    def models(self) -> Tensor:
+        """Every client's model vector: [clients, d]."""
+        vectors: Tensor = vmap(self.training.method.model)(self.state)
+        return vectors
+
+    def _local_work(self, index: int, working: np.ndarray | None) -> tuple[State, Message, Tensor]:
+        """Every working client's round up to its message; the others keep their state and send nothing."""
+        self.training.model.template.train()
+        clients = np.arange(self.clients) if working is None else working
+        state = {name: rows.clone() for name, rows in self.state.items()}
+        losses = torch.full((self.clients,), torch.nan, dtype=self.dtype, device=self.device)
+        messages: Message = {}
+        # Clients of similar work go together, so that few wait for the longest.
+        ordered = clients[np.argsort(self.training.batches.steps[clients], kind="stable")]
+        for start in range(0, len(ordered), self.chunk):
+            chunk = ordered[start : start + self.chunk]
+            rows = torch.as_tensor(chunk, device=self.device)
+            after, message, losses[rows] = self._run_chunk({n: v[rows] for n, v in self.state.items()}, chunk, index)
+            for name, value in after.items():
+                state[name][rows] = value
+            for name, value in message.items():
+                if name not in messages:
+                    messages[name] = value.new_zeros((self.clients, *value.shape[1:]))
+                messages[name][rows] = value
+        return state, messages, losses
+
+    def _run_chunk(self, state: State, clients: np.ndarray, index: int) -> tuple[State, Message, Tensor]:
+        work, method = self.training, self.training.method
+        gathered = Gathered(work.batches, work.dataset, clients.tolist(), index, self.dtype)
+        steps = torch.as_tensor(work.batches.steps[clients], device=self.device)
+        each, differentiate = _how_to_run(len(clients))
+        local = each(lambda s, k: method.begin(s, self._round(index, k)))(state, steps)
+        step = each(partial(self._step, index, differentiate))
+        total = torch.zeros(len(clients), dtype=self.dtype, device=self.device)
+        for k in range(gathered.steps):
+            if work.model.draws_randomness:  # such a model runs one client at a time
+                torch.manual_seed(torch_seed(work.seed, Purpose.DROPOUT, int(clients[0]), index, k))
+            taken, loss = step(state, local, gathered.take(k), steps)
+            active = gathered.active[k]
+            if not gathered.everyone[k]:  # a client that has done its steps keeps what it has
+                taken = tree_map(lambda new, old, a=active: torch.where(_like(a, new), new, old), taken, local)
+            local = taken
+            total += torch.where(active, loss * gathered.counts[k], 0.0)
+        after, message = each(lambda s, y, k: method.finish(s, y, self._round(index, k)))(state, local, steps)
+        return after, message, total / gathered.counts.sum(0)
+
+    def _step(
+        self, index: int, differentiate: Differentiate, state: State, local: Local, batch: Batch, steps: Tensor
+    ) -> tuple[Local, Tensor]:
+        """One local step of one client."""
+        work = self.training
+
+        def objective(x: Tensor) -> Tensor:
+            losses = sample_losses(work.loss, work.model(x, batch.inputs), batch.targets)
+            return (losses * batch.weights).sum()
+
+        gradient = Gradient(differentiate(objective), work.weight_decay, work.clip)
+        after = work.method.step(state, local, gradient, self._round(index, steps))
+        loss = gradient.losses[0] if gradient.losses else batch.weights.new_zeros(())
+        return after, loss
+
+    def _round(self, index: int, steps: Tensor) -> Round:
+        return Round(index, self.training.lr * self.training.lr_decay**index, steps)
+
+    def _trains(self, index: int) -> Tensor:
+        """Which clients take local steps in a round."""
+        trains = self.training.batches.steps > 0
+        working = self.training.network.participants(index * gossip_steps(self.training.method))
+        if working is not None:
+            trains = trains & np.isin(np.arange(self.clients), working)
+        return torch.as_tensor(trains, device=self.device)
+
+    def _choose_chunk(self, wanted: int | None) -> tuple[int, str]:
+        """How many clients run at once, and why."""
+        model = self.training.model
+        if model.draws_randomness:
+            return 1, "the model has dropout, whose draws are keyed client by client"
+        if wanted is None:
+            small = model.size <= SMALL_MODEL
+            wanted, reason = (SMALL_MODEL_CHUNK, "small model") if small else (1, "large model")
+        else:
+            reason = "as asked"
+        trainable = np.flatnonzero(self.training.batches.steps)
+        if failure := self._try_step(trainable[:1]):
+            shape = "x".join(map(str, self.training.dataset.shape))
+            raise ExperimentError(f"the model or the loss fails on samples of shape {shape}: {failure}") from failure
+        if wanted > 1 and (failure := self._try_step(trainable[:2])):
+            return 1, f"vmap cannot run this model or method: {failure}"
+        return min(wanted, self.clients), reason
+
+    def _try_step(self, clients: np.ndarray) -> Exception | None:
+        """The error, if any, of one local step of these clients; nothing is kept of it."""
+        if not len(clients):
+            return None
+        work = self.training
+        each, differentiate = _how_to_run(len(clients))
+        steps = torch.as_tensor(work.batches.steps[clients], device=self.device)
+        state = {name: rows[clients] for name, rows in self.state.items()}
+        batch = Gathered(work.batches, work.dataset, clients.tolist(), 0, self.dtype).take(0)
+        try:
+            local = each(lambda s, k: work.method.begin(s, self._round(0, k)))(state, steps)
+            with self._own_random_stream():
+                each(partial(self._step, 0, differentiate))(state, local, batch, steps)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            return error
+        return None
+
+    def _now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+    @contextmanager
+    def _own_random_stream(self) -> Iterator[None]:
+        """Dropout seeds torch's global generator: give it back as it was."""
+        if not self.training.model.draws_randomness:
+            yield
+            return
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            yield
+
+
+def _how_to_run(clients: int) -> tuple[Callable[..., Any], Differentiate]:
+    """How a function of one client is applied to a chunk, and how its objective is differentiated there."""
+    return (_alone, _with_tape) if clients == 1 else (vmap, grad_and_value)
+
+
+def _with_tape(objective: Callable[[Tensor], Tensor]) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """`grad_and_value` by the ordinary tape, which costs less where nothing is vectorised."""
+
+    def gradient_and_loss(x: Tensor) -> tuple[Tensor, Tensor]:
+        leaf = x.detach().requires_grad_()
+        loss = objective(leaf)
+        (gradient,) = torch.autograd.grad(loss, leaf)
+        return gradient, loss.detach()
+
+    return gradient_and_loss
+
+
+def _alone(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`vmap` for one client, without its cost: drop the leading dimension, call, put it back."""
+
+    def call(*stacked: Any) -> Any:
+        return tree_map(lambda t: t.unsqueeze(0), function(*tree_map(lambda t: t.squeeze(0), stacked)))
+
+    return call
+
+
+def _like(active: Tensor, value: Tensor) -> Tensor:
+    return active.view(-1, *[1] * (value.dim() - 1))

@@ -1,0 +1,264 @@
+"""The one schema of an experiment, the same from TOML and from Python.
+
+An `Experiment` says what is computed and nothing about how: two runs of equal experiments give equal numbers, whatever
+the chunk size, the machine's load, or an interruption in between.
+"""
+
+import hashlib
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import tomli_w
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, model_validator
+
+from gossamer.data import DATASETS, PARTITIONS
+from gossamer.errors import ExperimentError, did_you_mean
+from gossamer.graphs import GRAPHS
+from gossamer.methods import METHODS, LocalWork, Method, local_work
+from gossamer.models import LOSSES, MODELS
+from gossamer.parts import PYTHON_ONLY, Catalog, explain
+
+CATALOGS: dict[str, Catalog] = {
+    "method": METHODS,
+    "graph": GRAPHS,
+    "dataset": DATASETS,
+    "partition": PARTITIONS,
+    "model": MODELS,
+    "loss": LOSSES,
+}
+
+
+#: Two keys for one thing: setting one takes the other back.
+OTHER_WORD = {"local_epochs": "local_steps", "local_steps": "local_epochs"}
+
+
+def _off_is_none(value: Any) -> Any:
+    return None if value in ("off", "none") else value
+
+
+Off = BeforeValidator(_off_is_none)
+
+
+class Evaluate(BaseModel):
+    """How often what is measured, in rounds; 0 is never. The last round is always measured in full."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    every: int = Field(1, ge=0, description="the averaged model on the test samples, and the consensus distance")
+    clients: int = Field(5, ge=0, description="every client's own model on the test samples")
+    training: int = Field(5, ge=0, description="the averaged model on all training samples")
+
+
+class Experiment(BaseModel):
+    """Everything that decides the numbers of a run.
+
+    A part (method, graph, data set, partition, model, loss) is given by its name, by a table of its name and
+    parameters, by the dotted path of an own one (`package.module:name`), or, in Python, as the object itself.
+
+    >>> experiment = Experiment(method={"name": "dfedsam", "rho": 0.05}, rounds=3)
+    >>> experiment.method
+    DFedSAM(rho=0.05)
+    >>> Experiment(rouns=3)
+    Traceback (most recent call last):
+    gossamer.errors.ExperimentError: unknown key 'rouns': did you mean 'rounds'?
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, validate_default=True)
+
+    method: Annotated[Any, PlainValidator(METHODS.build)] = Field("dfedavg", description="how clients train and talk")
+    graph: Annotated[Any, PlainValidator(lambda spec: None if spec is None else GRAPHS.build(spec))] = Field(
+        None, description="who talks to whom; default: `ring`, or `server` for methods that need one"
+    )
+    clients: int = Field(16, ge=1, description="number of clients")
+    rounds: int = Field(30, ge=1, description="communication rounds")
+    dataset: Annotated[Any, PlainValidator(DATASETS.build)] = Field("digits", description="where samples come from")
+    partition: Annotated[Any, PlainValidator(PARTITIONS.build)] = Field(
+        {"name": "dirichlet", "alpha": 0.3}, description="which client holds which sample"
+    )
+    model: Annotated[Any, PlainValidator(MODELS.build)] = Field("mnist-2nn", description="the network")
+    loss: Annotated[Any, PlainValidator(LOSSES.build)] = Field("cross-entropy", description="what training minimises")
+    batch_size: int = Field(32, ge=1, description="samples in a mini-batch; a smaller last one is kept")
+    local_epochs: int | None = Field(None, ge=0, description="local epochs in a round (5 if neither is set)")
+    local_steps: int | None = Field(None, ge=0, description="local steps in a round, in place of epochs")
+    lr: float = Field(0.1, gt=0, allow_inf_nan=False, description="learning rate of the first round")
+    lr_decay: float = Field(0.998, gt=0, le=1, description="factor on the learning rate after every round")
+    weight_decay: float = Field(5e-4, ge=0, allow_inf_nan=False, description="L2 coefficient, added to the gradient")
+    clip: Annotated[float | None, Off] = Field(None, gt=0, description="largest norm of a gradient; off by default")
+    seed: int = Field(0, ge=0, lt=2**63, description="key of every random draw")
+    dtype: Literal["float32", "float64"] = Field("float32", description="numbers that models are made of")
+    device: str = Field("cpu", description="where tensors live: cpu, cuda, cuda:1, ...")
+    evaluate: Evaluate = Field(Evaluate(), description="how often what is measured")
+    checkpoint_every: int = Field(10, ge=0, description="rounds between checkpoints; 0: only at the end")
+
+    def __init__(self, **values: Any) -> None:
+        refuse_unknown_keys(values)
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ExperimentError(explain(error, "experiment")) from None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.local_epochs is not None and self.local_steps is not None:
+            raise ValueError("local_epochs and local_steps are two ways to say one thing: set one of them")
+        if not isinstance(self.method, Method):
+            missing = [m for m in ("init", "begin", "step", "finish", "receive", "model", "sends", "laws")
+                       if not hasattr(self.method, m)]  # fmt: skip
+            raise ValueError(f"method: {self.method!r} is not a method: it lacks {', '.join(missing)}")
+        return self
+
+    @property
+    def local_work(self) -> LocalWork:
+        """Epochs or steps of a round: the method's own if it has any, else what the experiment says."""
+        if own := local_work(self.method):
+            return own
+        if self.local_steps is not None:
+            return LocalWork(steps=self.local_steps)
+        return LocalWork(epochs=5 if self.local_epochs is None else self.local_epochs)
+
+    @property
+    def graph_or_default(self) -> Any:
+        """The graph, or the plainest one that the method runs on."""
+        if self.graph is not None:
+            return self.graph
+        operators = set(self.method.sends.values())
+        return GRAPHS.build("server" if "server" in operators else "directed-random" if "push" in operators else "ring")
+
+    def describe(self) -> dict[str, Any]:
+        """The experiment as plain values; a part that only Python can express stays the object it is."""
+        values: dict[str, Any] = {}
+        for key in type(self).model_fields:
+            value = getattr(self, key)
+            if key in CATALOGS:
+                value = None if value is None else CATALOGS[key].describe(value)
+            elif isinstance(value, BaseModel):
+                value = value.model_dump()
+            if value is not None:
+                values[key] = value
+        return values
+
+    def but(self, changes: Mapping[str, Any] | None = None, **more: Any) -> "Experiment":
+        """The same experiment with some keys changed; `method.rho` reaches into a part.
+
+        >>> Experiment(method="dfedsam").but({"method.rho": 0.2, "rounds": 5}).method
+        DFedSAM(rho=0.2)
+        """
+        values = self.describe()
+        for key, value in {**(changes or {}), **more}.items():
+            set_key(values, key, value)
+        return Experiment(**values)
+
+    def resolved(self) -> dict[str, Any]:
+        """The description with every default that depends on another key spelled out."""
+        values = self.describe() | {"graph": GRAPHS.describe(self.graph_or_default)}
+        if local_work(self.method) is None:
+            values |= {f"local_{unit}": n for unit, n in self.local_work._asdict().items() if n is not None}
+        return values
+
+    def to_toml(self, *, resolved: bool = True) -> str:
+        """The experiment as a TOML file; an object that no file can express is named, and kept out."""
+        values = self.resolved() if resolved else self.describe()
+        for key in CATALOGS:
+            if key in values and not isinstance(values[key], str | dict):
+                values[key] = f"{PYTHON_ONLY}{type(values[key]).__name__}"
+        flat = {key: plain(value) for key, value in values.items() if not isinstance(value, dict)}
+        tables = {key: plain(value) for key, value in values.items() if isinstance(value, dict)}
+        return tomli_w.dumps({**flat, **tables})
+
+    @property
+    def digest(self) -> str:
+        """A short fingerprint: equal for equal experiments."""
+        return hashlib.sha256(self.to_toml().encode()).hexdigest()[:16]
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The values of a TOML file, with the line of a syntax error."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ExperimentError(f"{path}: not valid TOML: {error}") from None
+    except UnicodeDecodeError as error:
+        raise ExperimentError(f"{path}: not valid TOML: not UTF-8 text ({error.reason})") from None
+    except OSError as error:
+        raise ExperimentError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def load_experiment(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Experiment:
+    """The experiment of a TOML file (or the default one), with some keys set anew."""
+    values = read_toml(path) if path else {}
+    if "sweep" in values:
+        raise ExperimentError(f"{path}: has a [sweep], so it is a comparison: run it with 'gossamer compare {path}'")
+    return experiment_from(values, overrides, path)
+
+
+def experiment_from(values: dict[str, Any], overrides: Mapping[str, Any] | None, path: Path | None) -> Experiment:
+    """An experiment from a file's values; its errors name the file."""
+    for key, value in (overrides or {}).items():
+        set_key(values, key, value)
+    try:
+        return Experiment(**values)
+    except ExperimentError as error:
+        raise ExperimentError(f"{path}: {error}" if path else str(error)) from None
+
+
+def parse_setting(setting: str) -> tuple[str, Any]:
+    """`key=value` from the command line; the value is read as TOML, and as a plain word where it is none.
+
+    >>> parse_setting("lr=0.05"), parse_setting("method.name=dfedsam"), parse_setting("evaluate={every=2}")
+    (('lr', 0.05), ('method.name', 'dfedsam'), ('evaluate', {'every': 2}))
+    """
+    key, sign, text = setting.partition("=")
+    if not sign or not key.strip():
+        raise ExperimentError(f"'{setting}' is not a setting: write key=value, for example lr=0.05 or method.rho=0.1")
+    return key.strip(), parse_value(text.strip())
+
+
+def parse_value(text: str) -> Any:
+    """A TOML value, or the text itself where it is none."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def set_key(values: dict[str, Any], key: str, value: Any) -> None:
+    """Set a possibly dotted key; a part given by its bare name becomes a table to take the parameter."""
+    first, _, rest = key.partition(".")
+    if first in OTHER_WORD:  # the last word counts: epochs or steps
+        values.pop(OTHER_WORD[first], None)
+    if not rest:
+        values[first] = value
+        return
+    inner = values.get(first)
+    if isinstance(inner, str):
+        inner = {"name": inner}
+    if inner is None:
+        default = Experiment.model_fields[first].default if first in Experiment.model_fields else None
+        inner = {"name": default} if isinstance(default, str) else dict(default) if isinstance(default, dict) else {}
+    if not isinstance(inner, Mapping):
+        raise ExperimentError(f"'{key}' cannot be set: {first} is {inner!r}, not a name or a table")
+    values[first] = {**inner, rest: value}
+
+
+def refuse_unknown_keys(values: Mapping[str, Any]) -> None:
+    """Name the nearest valid key of each unknown one."""
+    for where, known, given in (
+        ("", Experiment.model_fields, values),
+        ("evaluate.", Evaluate.model_fields, values.get("evaluate")),
+    ):
+        for key in given if isinstance(given, Mapping) else ():
+            if key not in known:
+                raise ExperimentError(f"unknown key '{where}{key}': {did_you_mean(key, known)}")
+
+
+def plain(value: Any) -> Any:
+    """Values as TOML can hold them."""
+    if isinstance(value, Mapping):
+        return {key: plain(v) for key, v in value.items() if v is not None}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    if isinstance(value, str | int | float | bool):
+        return value
+    return str(value)

@@ -1,0 +1,188 @@
+"""A graph bound to its clients: who sends to whom, with what weight, at every gossip step.
+
+Orientation, here and everywhere: `W[i, j]` is the weight that client i applies to what it gets from client j, so row i
+belongs to the receiver, column j to the sender, and mixing is `X <- W X`.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import breadth_first_order
+
+from gossamer.errors import GraphError
+
+TOLERANCE = 1e-12  # how far a sum that should be one may be off; rounding alone stays far below
+WINDOW = 10  # steps of an endlessly drawn graph that are checked before a run
+
+
+@dataclass(frozen=True)
+class Claims:
+    """What every matrix of a graph promises; a method asks for these, and `check` holds the matrices to them."""
+
+    rows: bool  # what a client applies sums to one: equal models stay equal
+    columns: bool  # what is applied to a client's message sums to one: the mean (push-sum: the mass) is preserved
+    symmetric: bool  # W equals its transpose
+    self_loops: bool  # every client gives itself some weight
+    connected: bool  # over a period (or a few draws) everyone reaches everyone
+    undirected: bool = False  # whoever sends also hears back, with whatever weight; follows from `symmetric`
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "undirected", self.undirected or self.symmetric)
+
+
+@dataclass(frozen=True, eq=False)  # two networks of the same name may be drawn from different seeds
+class Network:
+    """A graph bound to its clients: `matrix(step)` says who hears whom at that gossip step, and with what weight."""
+
+    name: str
+    clients: int
+    period: int | None  # 1: static; m: repeats after m steps; None: drawn anew at every step
+    claims: Claims
+    build: Callable[[int], csr_array] = field(repr=False)
+    sample: Callable[[int], NDArray[np.int64]] | None = field(default=None, repr=False)
+    """The clients that a server calls at a step; None where there is no server."""
+    shape: tuple[int, ...] = field(default=(), repr=False)
+    """How a picture lays the clients out: `(n,)` on a circle, `(rows, columns)` on a grid, `()` wherever they fall."""
+
+    def __post_init__(self) -> None:
+        size = None if self.period else 8  # a drawn graph is asked for the same step a few times, then never again
+        object.__setattr__(self, "_build", lru_cache(size)(lambda step: _tidy(self, self.build(step), step)))
+
+    def matrix(self, step: int) -> csr_array:
+        """The weights W of gossip step `step`, held to the claims when they are built. Shared: do not write to it."""
+        return self._build(step % self.period if self.period else step)  # type: ignore[attr-defined]  # set above
+
+    def participants(self, step: int) -> NDArray[np.int64] | None:
+        """The clients that work at `step`, in ascending order; None when everyone does."""
+        return None if self.sample is None else self.sample(step)
+
+    def sends(self, step: int) -> NDArray[np.int64]:
+        """How many messages each client sends to others at `step`."""
+        if self.sample is not None:  # one message to the server from each client it called
+            return np.bincount(self.sample(step), minlength=self.clients)
+        return np.bincount(links(self.matrix(step)).indices, minlength=self.clients)
+
+    def server_sends(self, step: int) -> int:
+        """How many messages the server sends at `step`; zero without a server."""
+        return 0 if self.sample is None else len(self.sample(step))
+
+    def window(self, draws: int = WINDOW) -> range:
+        """The steps that stand for the whole graph: its period, or the first `draws` of an endless one."""
+        return range(self.period or draws)
+
+
+def check(network: Network) -> None:
+    """Hold a network to its claims before a run; a `GraphError` names the graph, the client, the step and the value."""
+    union = union_links(network)
+    if not network.claims.connected or network.sample is not None or network.clients == 1:
+        return  # through a server everyone reaches everyone, however few it calls at a time
+    when = {1: "", None: f" over its first {WINDOW} steps"}.get(network.period, f" over its {network.period} steps")
+    for graph, complaint in (
+        (union, "{} cannot reach client 0"),
+        (union.T.tocsr(), "client 0 cannot reach {}"),
+    ):
+        reached = breadth_first_order(graph, 0, return_predecessors=False)
+        if len(reached) < network.clients:
+            missing = np.setdiff1d(np.arange(network.clients), reached)
+            raise GraphError(
+                f"graph '{network.name}' is not connected{when}: {complaint.format(name_clients(missing))}"
+            )
+
+
+def links(matrix: csr_array) -> csr_array:
+    """The messages behind a matrix: True at (i, j) where j sends to another client i."""
+    entries = matrix.tocoo()
+    row, column = entries.coords
+    other = (row != column) & (entries.data != 0)
+    return csr_array((np.ones(other.sum(), dtype=bool), (row[other], column[other])), shape=matrix.shape)
+
+
+def union_links(network: Network, draws: int = WINDOW) -> csr_array:
+    """Who sends to whom at any step of the window."""
+    union = csr_array((network.clients, network.clients), dtype=bool)
+    for step in network.window(draws):
+        union = union + links(network.matrix(step))
+    return union
+
+
+def claims_of(matrix: csr_array, connected: bool = True) -> Claims:
+    """What a static matrix can promise, read off the matrix itself."""
+    messages = links(matrix)
+    return Claims(
+        rows=bool(np.allclose(matrix.sum(axis=1), 1, rtol=0, atol=TOLERANCE)),
+        columns=bool(np.allclose(matrix.sum(axis=0), 1, rtol=0, atol=TOLERANCE)),
+        symmetric=bool(abs(matrix - matrix.T).max() <= TOLERANCE),
+        self_loops=bool((matrix.diagonal() > 0).all()),
+        connected=connected,
+        undirected=bool((messages != messages.T).nnz == 0),
+    )
+
+
+def name_clients(clients: Iterable[int], most: int = 8) -> str:
+    """The clients in words, for an error.
+
+    >>> name_clients([4]), name_clients([4, 7, 9]), name_clients(range(100), most=3)
+    ('client 4', 'clients 4, 7 and 9', 'clients 0, 1, 2 and 97 more')
+    """
+    numbers = [str(client) for client in clients]
+    if len(numbers) == 1:
+        return f"client {numbers[0]}"
+    shown = numbers[: most if len(numbers) > most else -1]
+    last = f"{len(numbers) - most} more" if len(numbers) > most else numbers[-1]
+    return f"clients {', '.join(shown)} and {last}"
+
+
+def _tidy(network: Network, matrix: csr_array, step: int) -> csr_array:
+    """The matrix in its one canonical form, after it kept every claim that one step alone can keep or break."""
+    name, n, claims = network.name, network.clients, network.claims
+    if matrix.shape != (n, n):
+        rows, columns = matrix.shape
+        raise GraphError(f"graph '{name}' is a {rows} x {columns} matrix at step {step}; {n} clients need {n} x {n}")
+    matrix = csr_array(matrix, dtype=np.float64)
+    matrix.sum_duplicates()
+    matrix.eliminate_zeros()
+
+    bad = np.flatnonzero(~(np.isfinite(matrix.data) & (matrix.data >= 0)))
+    if bad.size:
+        row, column = (int(index[bad[0]]) for index in matrix.tocoo().coords)
+        raise GraphError(
+            f"graph '{name}': client {row} gives client {column} the weight {matrix.data[bad[0]]:.12g} at step {step}; "
+            "weights must be finite and not negative"
+        )
+    for claimed, axis, what in (
+        (claims.rows, 1, "that client {} applies"),
+        (claims.columns, 0, "on what client {} sends"),
+    ):
+        sums = matrix.sum(axis=axis)
+        worst = int(np.argmax(np.abs(sums - 1)))
+        if claimed and abs(sums[worst] - 1) > TOLERANCE:
+            line = f"{'row' if axis else 'column'} {worst} of its matrix"
+            raise GraphError(
+                f"graph '{name}': the weights {what.format(worst)} sum to {sums[worst]:.12g} at step {step}, "
+                f"not to 1 ({line})"
+            )
+    if claims.symmetric:
+        difference = abs(matrix - matrix.T).tocoo()
+        if difference.nnz and difference.data.max() > TOLERANCE:
+            row, column = (int(index[np.argmax(difference.data)]) for index in difference.coords)
+            raise GraphError(
+                f"graph '{name}' is not symmetric: clients {row} and {column} give each other the weights "
+                f"{matrix[row, column]:.12g} and {matrix[column, row]:.12g} at step {step}"
+            )
+    elif claims.undirected:
+        messages = links(matrix)
+        lonely = (messages != messages.T).tocoo()
+        if lonely.nnz:
+            row, column = (int(index[0]) for index in lonely.coords)
+            raise GraphError(
+                f"graph '{name}' is not undirected: clients {row} and {column} hear each other one way only at "
+                f"step {step}"
+            )
+    if claims.self_loops and (matrix.diagonal() <= 0).any():
+        client = int(np.argmin(matrix.diagonal()))
+        raise GraphError(f"graph '{name}': client {client} gives itself no weight at step {step}")
+    return matrix

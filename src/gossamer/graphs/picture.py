@@ -1,0 +1,200 @@
+"""Pictures of graphs: one panel for a static graph, a few side by side for one that changes."""
+
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from scipy.spatial import KDTree
+
+from gossamer.errors import GraphError
+from gossamer.graphs.network import Network, links
+from gossamer.graphs.spectrum import GraphSummary, summarise
+
+SUFFIXES = (".png", ".svg", ".pdf")
+PANELS = 4
+LABELLED = 200  # clients up to which a node carries its number
+MANY = 20_000  # links beyond which they are drawn straight, to save memory
+
+INK, NODE, IDLE, SERVER, PAPER = "#1d2433", "#20405f", "#c3ccd6", "#d1495b", "#ffffff"
+SPAN = LinearSegmentedColormap.from_list("span", ["#2a9d8f", "#3d6fb6", "#8e5bb5"])  # short links to long ones
+
+Array = NDArray[np.float64]
+
+
+def draw(network: Network, path: str | Path) -> Path:
+    """Draw `network` to a png, svg or pdf file; a changing graph shows its first steps side by side."""
+    path = Path(path)
+    if path.suffix.lower() not in SUFFIXES:
+        raise GraphError(f"cannot draw to {path}: the name must end in {', '.join(SUFFIXES)} (got '{path.suffix}')")
+    steps = range(min(network.period or PANELS, PANELS))
+    side = 6.4 if len(steps) == 1 else 4.2
+    figure = Figure(figsize=(side * len(steps), side + 0.8), facecolor=PAPER)
+    figure.set_layout_engine("constrained", h_pad=0.12, w_pad=0.08)
+    title, note = _title(network, summarise(network), len(steps))
+    figure.suptitle(title, fontsize=17, fontweight="bold", color=INK)
+    figure.supxlabel(note, fontsize=11, color=INK, alpha=0.75)
+    places = _places(network)
+    for step in steps:
+        axes = figure.add_subplot(1, len(steps), step + 1)
+        axes.set_aspect("equal")
+        axes.set_axis_off()
+        if len(steps) > 1:
+            axes.set_title(f"step {step}", fontsize=11, color=INK)
+        if network.sample is not None:
+            _draw_server(axes, network, places, step, side)
+        else:
+            _draw_links(axes, network, places, step, side)
+        axes.margins(0.06)
+        axes.autoscale_view()
+    try:
+        figure.savefig(path, dpi=160, format=path.suffix.lower()[1:])
+    except OSError as error:
+        raise GraphError(f"cannot draw to {path}: {error.strerror or error}") from None
+    return path
+
+
+def _title(network: Network, summary: GraphSummary, panels: int) -> tuple[str, str]:
+    facts = []
+    if network.period not in (1, panels):
+        facts.append(f"first {panels} of {network.period} steps" if network.period else "drawn anew at every step")
+    if network.period == 1 and summary.lambda_ is not None:
+        facts.append(f"λ = {summary.lambda_:.6f}".rstrip("0").rstrip("."))
+    elif summary.contraction:
+        facts.append(f"effective λ = {summary.contraction:.3f} per step")
+    if summary.exact_after is not None:
+        facts.append(f"exact mean after {_count(summary.exact_after, 'step')}")
+    elif summary.rounds_to_tenth is not None:
+        facts.append(f"a tenth of the disagreement after {_count(summary.rounds_to_tenth, 'step')}")
+    return f"{network.name} · {_count(network.clients, 'client')}", " · ".join(facts)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' if number != 1 else ''}"
+
+
+def _places(network: Network) -> Array:
+    """Where each client stands."""
+    n = network.clients
+    if len(network.shape) == 2:
+        row, column = np.divmod(np.arange(n), network.shape[1])
+        return np.stack([column, -row], axis=1).astype(np.float64)
+    if _on_circle(network):
+        return _circle(n)
+    messages = links(network.matrix(0))
+    degree = np.diff(messages.indptr)
+    if n > 2 and messages.nnz == 2 * degree.max() == 2 * (n - 1):  # a star: its hub in the middle
+        places = np.zeros((n, 2))
+        places[degree < n - 1] = _circle(int((degree < n - 1).sum()))
+        return places
+    graph = nx.from_scipy_sparse_array(messages.astype(float))
+    if n <= 100:
+        layout = nx.kamada_kawai_layout(graph)
+    else:
+        layout = nx.spring_layout(graph, seed=0, iterations=100, k=2 / np.sqrt(n))
+    return np.array([layout[i] for i in range(n)])
+
+
+def _on_circle(network: Network) -> bool:
+    """Regular patterns show on a circle; and where links change at every step, no other place is better."""
+    return network.shape == (network.clients,) or network.period != 1 or network.sample is not None
+
+
+def _circle(n: int) -> Array:
+    angle = np.pi / 2 - 2 * np.pi * np.arange(n) / n  # the first on top, then clockwise
+    return np.stack([np.cos(angle), np.sin(angle)], axis=1)
+
+
+def _draw_links(axes: Axes, network: Network, places: Array, step: int, side: float) -> None:
+    receiver, sender = links(network.matrix(step)).tocoo().coords
+    busy = np.isin(np.arange(network.clients), np.concatenate([receiver, sender]))
+    directed = not network.claims.undirected
+    if not directed:
+        once = receiver < sender
+        receiver, sender = receiver[once], sender[once]
+    start, end, wrapped = _wrap(network, places[sender], places[receiver])
+    span = np.linalg.norm(end - start, axis=1) / max(np.ptp(places, axis=0).max(), 1e-9)
+    # Few links are drawn firmly, many finely, so that a dense graph is a veil and not a blot.
+    fine = _fineness(len(start))
+    colours = SPAN(np.minimum(1, span))
+    colours[:, 3] = np.where(wrapped, 0.45, 0.25 + 0.65 * fine)
+    # On a circle links bend inwards, or those between near clients would hide behind the rim; next ones need not.
+    middle, curved = (start + end) / 2, _on_circle(network) and len(start) <= MANY
+    if curved:
+        apart = np.abs(receiver - sender)
+        middle[np.minimum(apart, network.clients - apart) > 1] *= 0.65
+    curves = _curves(start, middle, end) if curved else np.stack([start, end], axis=1)
+    axes.add_collection(LineCollection(list(curves), colors=colours, linewidths=0.4 + 1.6 * fine, zorder=1))
+    radius = _radius(places)
+    if directed:
+        towards = middle + (end - start) * 1e-6  # a link through the centre has its middle there, not a direction
+        heads = _heads(towards, end, radius, size=radius * (0.25 + 0.35 * fine))
+        colours[:, 3] = 0.5 + 0.5 * fine
+        axes.add_collection(PolyCollection(list(heads), facecolors=colours, edgecolors="none", zorder=2))
+    _draw_clients(axes, places, radius, busy, side)
+
+
+def _fineness(count: int) -> float:
+    """One for a handful of links, falling towards a tenth for thousands."""
+    return float(np.clip(7 / np.sqrt(max(count, 1)), 0.1, 1))
+
+
+def _wrap(network: Network, start: Array, end: Array) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """On a mesh without border, a link around the edge leaves on one side and comes back on the other."""
+    away = end - start
+    wrapped = (np.abs(away) > 1.5).any(axis=1) & (len(network.shape) == 2)
+    stub = -0.55 * np.sign(away[wrapped])
+    starts = np.concatenate([start[~wrapped], start[wrapped], end[wrapped]])
+    ends = np.concatenate([end[~wrapped], start[wrapped] + stub, end[wrapped] - stub])
+    return starts, ends, np.arange(len(starts)) >= (~wrapped).sum()
+
+
+def _draw_server(axes: Axes, network: Network, places: Array, step: int, side: float) -> None:
+    called = np.flatnonzero(network.sends(step))
+    fine = _fineness(len(called))
+    rays = [np.stack([np.zeros(2), places[client]]) for client in called]
+    axes.add_collection(LineCollection(rays, colors=SPAN(0.0), alpha=0.35 + 0.5 * fine, linewidths=0.5 + 1.5 * fine))
+    _draw_clients(axes, places, _radius(places), np.isin(np.arange(network.clients), called), side)
+    axes.scatter([0], [0], s=900, marker="s", color=SERVER, edgecolors=PAPER, linewidths=2, zorder=4)
+    axes.annotate("server", (0, 0), color=PAPER, ha="center", va="center", fontsize=7, fontweight="bold", zorder=5)
+
+
+def _draw_clients(axes: Axes, places: Array, radius: float, busy: NDArray[np.bool_], side: float) -> None:
+    """A disc for each client, pale for those that send and hear nothing."""
+    discs = places[:, None, :] + radius * _circle(40)[None, :, :]
+    colours = np.where(busy, NODE, IDLE)
+    axes.add_collection(PolyCollection(list(discs), facecolors=colours, edgecolors=PAPER, linewidths=0.8, zorder=3))
+    if len(places) > LABELLED:
+        return
+    extent = np.ptp(places, axis=0).max() + 2 * radius
+    size = min(11.0, 72 * side * 0.9 * radius / extent)  # points: the height of a digit fits its disc
+    for client, (x, y) in enumerate(places):
+        ink = PAPER if busy[client] else INK
+        axes.annotate(str(client), (x, y), color=ink, ha="center", va="center", fontsize=size, zorder=5)
+
+
+def _curves(start: Array, middle: Array, end: Array) -> Array:
+    """Quadratic curves from start to end, drawn towards the middle."""
+    t = np.linspace(0, 1, 25)[None, :, None]
+    return (1 - t) ** 2 * start[:, None] + 2 * t * (1 - t) * middle[:, None] + t**2 * end[:, None]
+
+
+def _heads(middle: Array, end: Array, radius: float, size: float) -> Array:
+    """A small triangle at the end of each link, its tip on the rim of the receiver."""
+    along = (end - middle) / np.linalg.norm(end - middle, axis=1, keepdims=True)
+    across = np.stack([-along[:, 1], along[:, 0]], axis=1)
+    tip = end - radius * along
+    return np.stack([tip, tip - size * (2 * along + 0.7 * across), tip - size * (2 * along - 0.7 * across)], axis=1)
+
+
+def _radius(places: Array) -> float:
+    """The size of a disc: a third of the way to a near neighbour, and neither a dot nor a blot."""
+    if len(places) == 1:
+        return 0.1
+    nearest = KDTree(places).query(places, k=2)[0][:, 1]
+    extent = np.ptp(places, axis=0).max()
+    return float(np.clip(0.36 * np.quantile(nearest, 0.2), 0.004 * extent, 0.05 * extent))

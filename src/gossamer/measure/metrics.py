@@ -1,0 +1,78 @@
+"""What is measured of a round: how good the models are, how far they are apart."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from gossamer.data import Dataset, Samples
+from gossamer.models import Loss, VectorModel, sample_losses
+
+#: Samples evaluated at once: large enough for long matrix products, small enough for images in float32.
+EVALUATION_BATCH = 1000
+
+
+class Quality(NamedTuple):
+    """Mean loss and accuracy of each model on the same samples; accuracy is NaN where targets are not classes."""
+
+    loss: Tensor
+    accuracy: Tensor
+
+
+class Evaluator:
+    """Loss and accuracy of model vectors on the data set's own samples."""
+
+    def __init__(self, model: VectorModel, loss: Loss, dataset: Dataset, chunk: int) -> None:
+        self._model = model
+        self._loss = loss
+        self._dataset = dataset
+        self._chunk = chunk
+
+    def test(self, vectors: Tensor) -> Quality | None:
+        """Quality of each row on the test samples; None if there are none."""
+        return self._evaluate(vectors, self._dataset.test)
+
+    def training(self, vectors: Tensor) -> Quality | None:
+        """Quality of each row on all clients' training samples together."""
+        return self._evaluate(vectors, self._dataset.train)
+
+    def _evaluate(self, vectors: Tensor, samples: Samples) -> Quality | None:
+        if not len(samples):
+            return None
+        self._model.template.eval()
+        sums = torch.zeros(2, len(vectors), dtype=torch.float64, device=vectors.device)
+        with torch.no_grad():
+            for start in range(0, len(samples), EVALUATION_BATCH):
+                batch = slice(start, start + EVALUATION_BATCH)
+                inputs = self._dataset.scaling.apply(samples.inputs[batch], vectors.dtype)
+                targets = samples.targets[batch]
+                for first in range(0, len(vectors), self._chunk):
+                    rows = slice(first, first + self._chunk)
+                    sums[:, rows] += self._sums(vectors[rows], inputs, targets)
+        return Quality(*(sums / len(samples)))
+
+    def _sums(self, vectors: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Summed loss and number of hits of each row: [2, rows]."""
+
+        def one(x: Tensor) -> Tensor:
+            outputs = self._model(x, inputs)
+            loss = sample_losses(self._loss, outputs, targets).sum()
+            if targets.is_floating_point():
+                return torch.stack([loss, torch.full_like(loss, torch.nan)])
+            return torch.stack([loss, (outputs.argmax(1) == targets).sum().to(loss.dtype)])
+
+        if len(vectors) == 1:
+            return one(vectors[0])[:, None].double()
+        rows: Tensor = vmap(one, out_dims=1)(vectors)
+        return rows.double()
+
+
+def consensus_distance(vectors: Tensor) -> float:
+    """How far the clients are apart: (1/n) Σ_i ‖x_i − x̄‖².
+
+    >>> consensus_distance(torch.tensor([[0.0, 1.0], [2.0, 1.0]]))
+    1.0
+    """
+    mean = vectors.mean(0)
+    return float(torch.stack([(row - mean).double().square().sum() for row in vectors]).mean())

@@ -1,0 +1,94 @@
+"""D-PSGD, DFedAvg and DFedAvgM: local (momentum) SGD, then one average with the neighbours.
+
+    y_0 = x_i;   v_{k+1} = θ v_k + g_i(y_k);   y_{k+1} = y_k − η v_{k+1};   x_i ← Σ_j W_ij y_K(j)
+
+θ = 0 is DFedAvg; one step of it is D-PSGD. The velocity starts at zero in every round.
+"""
+
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from gossamer.methods.averaging import AveragesModels
+from gossamer.methods.contract import Local, LocalWork, Message, Operator, Round, State
+from gossamer.methods.local import Gradient, heavy_ball
+from gossamer.parts import part
+
+
+@part
+class DFedAvg(AveragesModels):
+    """Several local SGD steps, then one average with the neighbours."""
+
+    paper: ClassVar = "Sun et al. 2022, arXiv 2104.11375"
+    laws: ClassVar[tuple[str, ...]] = ("I1", "I13", "I21", "I22")
+
+    def begin(self, state: State, round: Round) -> Local:
+        return {"y": state["x"]}
+
+    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
+        y = local["y"]
+        return {"y": y - round.lr * gradient(y)}
+
+
+@part
+class DFedAvgM(AveragesModels):
+    """DFedAvg with heavy-ball momentum in the local steps."""
+
+    momentum: Annotated[float, Field(ge=0, lt=1, description="θ, how much of the velocity a step keeps")] = 0.9
+
+    paper: ClassVar = "Sun et al. 2022, arXiv 2104.11375"
+    laws: ClassVar[tuple[str, ...]] = ("I1", "I13", "I21", "I22")
+
+    def begin(self, state: State, round: Round) -> Local:
+        return {"y": state["x"], "velocity": torch.zeros_like(state["x"])}
+
+    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
+        y = local["y"]
+        velocity = heavy_ball(local["velocity"], gradient(y), self.momentum)
+        return {"y": y - round.lr * velocity, "velocity": velocity}
+
+
+@part
+class DPSGD:
+    """One local SGD step (or one epoch), then one average with the neighbours."""
+
+    order: Annotated[
+        Literal["adapt-then-combine", "combine-then-adapt"],
+        Field(description="average the stepped models, or average first and add the step taken at the old model"),
+    ] = "adapt-then-combine"
+    work: Annotated[Literal["step", "epoch"], Field(description="local work of a round")] = "step"
+
+    paper: ClassVar = "Lian et al. 2017, arXiv 1705.09056"
+    laws: ClassVar[tuple[str, ...]] = ("I1", "I14", "I21", "I22")
+    sends: ClassVar[dict[str, Operator]] = {"x": "average"}
+
+    @property
+    def local_work(self) -> LocalWork:
+        return LocalWork(steps=1) if self.work == "step" else LocalWork(epochs=1)
+
+    def init(self, x0: Tensor) -> State:
+        if self.order == "adapt-then-combine":
+            return {"x": x0}
+        return {"x": x0, "update": torch.zeros_like(x0)}
+
+    def begin(self, state: State, round: Round) -> Local:
+        return {"y": state["x"]}
+
+    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
+        y = local["y"]
+        return {"y": y - round.lr * gradient(y)}
+
+    def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
+        if self.order == "adapt-then-combine":
+            return state, {"x": local["y"]}
+        return {"x": state["x"], "update": local["y"] - state["x"]}, {"x": state["x"]}
+
+    def receive(self, state: State, mixed: Message, round: Round) -> State:
+        if self.order == "adapt-then-combine":
+            return {"x": mixed["x"]}
+        return {"x": mixed["x"] + state["update"], "update": state["update"]}
+
+    def model(self, state: State) -> Tensor:
+        return state["x"]

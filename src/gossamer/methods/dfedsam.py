@@ -1,0 +1,42 @@
+"""DFedSAM and DFedSAM-MGS: local steps against the sharpness-aware gradient, then one or several averages.
+
+    y_0 = x_i;   y_{k+1} = y_k − η ∇f_i(y_k + ρ g/‖g‖),  g = ∇f_i(y_k) on the same mini-batch;   X ← W^Q Y_K
+
+ρ = 0 is DFedAvg. The paper's listing resets y inside the step loop and averages once more before the Q gossip steps;
+its text, and our reading, is one start per round and Q averages in all.
+"""
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from gossamer.methods.averaging import AveragesModels
+from gossamer.methods.contract import Local, Round, State
+from gossamer.methods.local import Gradient, sam_gradient
+from gossamer.parts import part
+
+
+@part
+class DFedSAM(AveragesModels):
+    """DFedAvg with sharpness-aware (SAM) local steps."""
+
+    rho: Annotated[float, Field(ge=0, description="ρ, radius of the perturbation")] = 0.01
+
+    paper: ClassVar = "Shi et al. 2023, ICML (PMLR 202)"
+    laws: ClassVar[tuple[str, ...]] = ("I1", "I9", "I21", "I22")
+
+    def begin(self, state: State, round: Round) -> Local:
+        return {"y": state["x"]}
+
+    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
+        y = local["y"]
+        return {"y": y - round.lr * sam_gradient(gradient, y, self.rho)}
+
+
+@part
+class DFedSAMMGS(DFedSAM):
+    """DFedSAM with several gossip steps in every round."""
+
+    gossip_steps: Annotated[int, Field(ge=1, description="Q, averages in a round")] = 4
+
+    laws: ClassVar[tuple[str, ...]] = ("I1", "I9", "I10", "I21", "I22")

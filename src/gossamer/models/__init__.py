@@ -1,0 +1,17 @@
+"""The networks, and a module as a function of one flat vector."""
+
+from gossamer.models.losses import LOSSES, CrossEntropy, Loss, SquaredError, sample_losses
+from gossamer.models.vector import VectorModel, build_model
+from gossamer.models.zoo import MODELS, make_module
+
+__all__ = [
+    "LOSSES",
+    "MODELS",
+    "CrossEntropy",
+    "Loss",
+    "SquaredError",
+    "VectorModel",
+    "build_model",
+    "make_module",
+    "sample_losses",
+]

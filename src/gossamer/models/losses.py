@@ -1,0 +1,42 @@
+"""What training minimises: a loss gives one number for each sample."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from gossamer.parts import Catalog, part
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+@part
+class CrossEntropy:
+    """Cross-entropy of class scores."""
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(outputs, targets, reduction="none")
+
+
+@part
+class SquaredError:
+    """Half the squared distance between outputs and targets."""
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return 0.5 * (outputs - targets.to(outputs.dtype).view_as(outputs)).flatten(1).square().sum(1)
+
+
+LOSSES = Catalog("loss", {"cross-entropy": CrossEntropy, "squared-error": SquaredError}, role="__call__")
+
+
+def sample_losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+    """One loss for each sample, from a loss that gives them all or only their mean.
+
+    Mini-batches of different clients are padded to one size, so the engine weighs samples itself; a loss that returns
+    one number for a batch (as most user losses do) is therefore asked about each sample alone.
+    """
+    losses = loss(outputs, targets)
+    if losses.dim() > 0:
+        return losses
+    return torch.func.vmap(lambda output, target: loss(output[None], target[None]))(outputs, targets)

@@ -1,0 +1,84 @@
+"""A network as a function of one flat vector.
+
+A client's model is one vector x of length d: methods add and scale it, messages carry it, and mixing all clients is one
+matrix product. This is where a module becomes such a function, and a vector becomes a module again.
+"""
+
+import copy
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from gossamer.errors import ExperimentError
+
+
+class VectorModel:
+    """A module whose trainable parameters are given from outside, as one flat vector.
+
+    >>> model = VectorModel(nn.Linear(3, 2))
+    >>> model.size
+    8
+    >>> x = model.initial
+    >>> model(x, torch.zeros(5, 3)).shape
+    torch.Size([5, 2])
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        refuse_running_statistics(module)
+        self.template = module
+        parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        if not parameters:
+            raise ExperimentError(f"model {type(module).__name__} has no trainable parameter")
+        self.names = list(parameters)
+        self.shapes = [p.shape for p in parameters.values()]
+        self.lengths = [math.prod(shape) for shape in self.shapes]
+        self.size = sum(self.lengths)
+        #: The vector the module came with: every client's starting point.
+        self.initial = torch.cat([p.detach().reshape(-1) for p in parameters.values()])
+        #: Dropout draws random numbers in the forward pass, so its stream must be keyed by whoever runs the model.
+        self.draws_randomness = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in module.modules())
+
+    def unflatten(self, x: Tensor) -> dict[str, Tensor]:
+        """The named tensors inside x, as views. The backward pass of one `split` is one concatenation."""
+        pieces = torch.split(x, self.lengths)
+        return {n: p.view(shape) for n, p, shape in zip(self.names, pieces, self.shapes, strict=True)}
+
+    def __call__(self, x: Tensor, inputs: Tensor) -> Tensor:
+        """The module's outputs with parameters x."""
+        outputs: Tensor = functional_call(self.template, self.unflatten(x), (inputs,))
+        return outputs
+
+    def module(self, x: Tensor) -> nn.Module:
+        """A module of its own with the parameters x, ready to be used anywhere."""
+        module = copy.deepcopy(self.template)
+        named = dict(module.named_parameters())
+        with torch.no_grad():
+            for name, value in self.unflatten(x.detach()).items():
+                named[name].copy_(value)
+        return module.eval()
+
+
+def refuse_running_statistics(module: nn.Module) -> None:
+    """BatchNorm keeps state outside the parameters, which no method here sends or mixes."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) or getattr(layer, "track_running_stats", False):
+            raise ExperimentError(
+                f"model {type(module).__name__} has a {type(layer).__name__} at '{name}': its running statistics are "
+                "state outside the model vector, so clients could never agree on them. Use nn.GroupNorm instead."
+            )
+
+
+def build_model(factory: Callable[[], nn.Module], seed: int, dtype: torch.dtype, device: torch.device) -> VectorModel:
+    """Make a module with its initial weights drawn from `seed`, leaving torch's global generator as it was.
+
+    Weights are drawn on the CPU in float32, so that every device and dtype starts from the same point.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = factory()
+    if not isinstance(module, nn.Module):
+        raise ExperimentError(f"a model factory must return an nn.Module (got {type(module).__name__})")
+    return VectorModel(module.to(device=device, dtype=dtype))

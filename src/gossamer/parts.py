@@ -1,0 +1,202 @@
+"""Parts: the named, parametrised pieces an experiment is put together from.
+
+A method, a graph, a data set, a partition, a model: each is a small frozen dataclass whose fields are its parameters,
+with their ranges. A room lists its own in a `Catalog`; a user names one (`"ring"`), names one with parameters
+(`{"name": "k-regular", "k": 4}`), gives the dotted path of an own one (`"mylab.graphs:petersen"`), or passes the
+object.
+"""
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
+
+from pydantic import ConfigDict, ValidationError
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+
+from gossamer.errors import ExperimentError, did_you_mean
+
+T = TypeVar("T")
+
+#: How a file names a part that only the Python program that made it can express.
+PYTHON_ONLY = "python:"
+
+
+@dataclass_transform(frozen_default=True)
+def part(cls: type[T]) -> type[T]:
+    """Make a class a part: a frozen dataclass whose parameters are checked when it is made."""
+    config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+    return pydantic_dataclass(cls, frozen=True, config=config)  # type: ignore[return-value]  # same class, checked
+
+
+class Catalog(Mapping[str, Callable[..., Any]]):
+    """The parts of one kind, by the name a user writes.
+
+    `role` is the method that makes a thing a part of this kind (`bind` of a graph, `step` of a method). A user's own
+    class that has it is made at once, with its parameters; any other callable (a function that makes a network, a loss)
+    is kept, with its parameters bound, for the room that knows what to call it with.
+    """
+
+    def __init__(self, kind: str, parts: Mapping[str, Callable[..., Any]], role: str) -> None:
+        self.kind = kind
+        self.role = role
+        self._parts = dict(parts)
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        return self._parts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def build(self, spec: Any) -> Any:
+        """The part that `spec` describes; anything but a name or a table of parameters is taken to be the part."""
+        if isinstance(spec, str):
+            spec = {"name": spec}
+        if not isinstance(spec, Mapping):
+            return spec
+        if "name" not in spec:
+            raise ExperimentError(f"{self.kind}: a table of parameters needs a 'name'; {did_you_mean('', self)}")
+        name, parameters = spec["name"], {key: value for key, value in spec.items() if key != "name"}
+        maker = self.find(str(name))
+        if isinstance(maker, type) and hasattr(maker, self.role):
+            return construct(self.kind, str(name), maker, parameters)
+        if not parameters:
+            return maker
+        if not callable(maker):
+            raise ExperimentError(f"{self.kind} '{name}' is a finished object and takes no parameters")
+        check_parameters(self.kind, str(name), maker, parameters)
+        return partial(maker, **parameters)
+
+    def find(self, name: str) -> Callable[..., Any]:
+        """The maker called `name`: one of ours, or a user's own by its dotted path."""
+        if name in self._parts:
+            return self._parts[name]
+        if name.startswith(PYTHON_ONLY):
+            raise ExperimentError(
+                f"{self.kind} '{name}' was an object in a Python program: go on from there with "
+                "gossamer.resume(folder, experiment=...)"
+            )
+        if ":" in name:
+            found: Callable[..., Any] = import_dotted(self.kind, name)
+            return found
+        raise ExperimentError(f"unknown {self.kind} '{name}': {did_you_mean(name, self)}")
+
+    def describe(self, thing: Any) -> Any:
+        """The spec that builds `thing` again: a name, a table, or `thing` itself where only Python can say it."""
+        for name, maker in self._parts.items():
+            if type(thing) is maker:
+                return _spec(name, _parameters(thing))
+        if isinstance(thing, partial) and not thing.args and _importable(thing.func):
+            return _spec(_dotted(thing.func), thing.keywords)
+        if is_dataclass(thing) and not isinstance(thing, type) and _importable(type(thing)):
+            return _spec(_dotted(type(thing)), _parameters(thing))
+        if callable(thing) and _importable(thing):
+            return _dotted(thing)
+        return thing
+
+
+def construct(kind: str, name: str, maker: Callable[..., Any], parameters: Mapping[str, Any]) -> Any:
+    """Call `maker` with `parameters`; a wrong one is named together with what would be right."""
+    check_parameters(kind, name, maker, parameters)
+    try:
+        return maker(**parameters)
+    except ValidationError as error:
+        raise ExperimentError(explain(error, f"{kind} '{name}'")) from None
+    except TypeError as error:
+        raise ExperimentError(f"{kind} '{name}': {error}") from None
+
+
+def check_parameters(kind: str, name: str, maker: Callable[..., Any], parameters: Mapping[str, Any]) -> None:
+    """Refuse a parameter that `maker` does not take."""
+    known = parameter_names(maker)
+    for key in parameters:
+        if key not in known and None not in known:
+            hint = did_you_mean(key, [k for k in known if k]) if known else "it takes none"
+            raise ExperimentError(f"{kind} '{name}' has no parameter '{key}': {hint}")
+
+
+def parameter_names(maker: Callable[..., Any]) -> set[str | None]:
+    """What `maker` accepts by name; None stands for "anything"."""
+    parameters = inspect.signature(maker).parameters.values()
+    return {None if p.kind is p.VAR_KEYWORD else p.name for p in parameters if p.kind is not p.VAR_POSITIONAL}
+
+
+def import_dotted(kind: str, path: str) -> Any:
+    """The object at `package.module:name`, looked up in the current directory as well."""
+    module_name, _, attribute = path.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module_name)
+        for step in attribute.split("."):
+            found = getattr(found, step)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ExperimentError(f"{kind} '{path}' cannot be imported: {error}") from None
+    return found
+
+
+def explain(error: ValidationError, where: str) -> str:
+    """Pydantic's findings in our words: one line each, with the key, the value and what would be valid."""
+    lines = []
+    for finding in error.errors():
+        key = ".".join(str(step) for step in finding["loc"] if not str(step).startswith("function-"))
+        message = finding["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        given = "" if finding["type"] in ("value_error", "missing") else f" (got {finding['input']!r})"
+        lines.append(f"{where}: {key}: {message}{given}" if key else f"{where}: {message}{given}")
+    return "\n".join(dict.fromkeys(lines))
+
+
+def parameters_of(maker: Callable[..., Any]) -> dict[str, str]:
+    """Parameter names with their defaults as a user would write them, for the listings."""
+    if not is_dataclass(maker):
+        return {}
+    shown = {}
+    for field in fields(maker):
+        if not field.init or field.name.startswith("_"):
+            continue
+        default = field.default if field.default is not MISSING else None
+        default = getattr(default, "default", default)  # a pydantic FieldInfo holds the default
+        shown[field.name] = "required" if repr(default) in ("PydanticUndefined", "Ellipsis") else _literal(default)
+    return shown
+
+
+def choices_of(maker: Callable[..., Any], parameter: str) -> tuple[str, ...]:
+    """The words a parameter may be, where it is one of a few."""
+    hint = get_type_hints(maker).get(parameter)
+    hints = get_args(hint) if get_origin(hint) is Union else (hint,)
+    return tuple(str(word) for h in hints if get_origin(h) is Literal for word in get_args(h))
+
+
+def summary_of(maker: Callable[..., Any]) -> str:
+    """The first line of the docstring."""
+    return (inspect.getdoc(maker) or "").split("\n")[0]
+
+
+def _literal(value: Any) -> str:
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _parameters(thing: Any) -> dict[str, Any]:
+    return {field.name: getattr(thing, field.name) for field in fields(thing) if field.init and field.repr}
+
+
+def _spec(name: str, parameters: Mapping[str, Any]) -> Any:
+    given = {key: value for key, value in parameters.items() if value is not None}
+    return {"name": name, **given} if given else name
+
+
+def _dotted(thing: Any) -> str:
+    return f"{thing.__module__}:{thing.__qualname__}"
+
+
+def _importable(thing: Any) -> bool:
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", "")
+    return bool(module) and module != "__main__" and "<" not in name

@@ -1,0 +1,36 @@
+"""Where output goes, and numbers as a person reads them."""
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+#: Results go to standard output; progress, notes and errors to standard error, so that output can be piped.
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+def say_where(*paths: Path) -> None:
+    """Where something was written."""
+    out.print("written to " + ", ".join(f"[cyan]{escape(str(path))}[/]" for path in paths), soft_wrap=True)
+
+
+def percent(value: float | None, spread: float | None = None) -> str:
+    """An accuracy in percent, with its spread where there is one."""
+    if value is None or value != value:
+        return "–"
+    return f"{100 * value:.1f} %" if not spread else f"{100 * value:.1f} ± {100 * spread:.1f} %"
+
+
+def size(count: float) -> str:
+    """Bytes as a person reads them.
+
+    >>> size(1536), size(5_300_000_000)
+    ('1.54 kB', '5.3 GB')
+    """
+    value = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} TB"

@@ -1,0 +1,79 @@
+import json
+from io import StringIO
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from gossamer.data import PartitionSummary, draw, summarise, table
+from gossamer.errors import DataError
+
+LABELS = np.array([[4, 0, 0], [1, 1, 2], [0, 0, 0]])
+
+
+def shown(summary):
+    console = Console(file=StringIO(), width=80)
+    console.print(table(summary))
+    return console.file.getvalue()
+
+
+def test_numbers_one_can_check_on_paper():
+    targets = np.array([0, 0, 0, 0, 0, 1, 2, 2])
+    summary = summarise([np.arange(4), np.arange(4, 8), np.array([], int)], targets, 3)
+    assert summary.labels.tolist() == LABELS.tolist()
+    assert summary.sizes.tolist() == [4, 4, 0]
+    assert summary.distinct.tolist() == [1, 3, 0]
+    # Everyone: (5, 1, 2)/8. The first client is 3/8 away from it, and so is the second.
+    assert summary.heterogeneity == pytest.approx(3 / 8)
+    assert json.loads(json.dumps(summary.to_dict())) == {
+        "clients": 3,
+        "samples": 8,
+        "sizes": [4, 4, 0],
+        "distinct": [1, 3, 0],
+        "labels": LABELS.tolist(),
+        "heterogeneity": pytest.approx(3 / 8),
+    }
+
+
+def test_nothing_and_values():
+    assert summarise([np.array([], int)], np.array([], int), 3).heterogeneity == 0
+    values = summarise([np.arange(2), np.arange(2, 3)], np.array([0.1, 0.2, 0.3]), 1)
+    assert values.labels.tolist() == [[2], [1]]
+    assert values.heterogeneity == 0
+
+
+def test_table():
+    text = shown(PartitionSummary(LABELS))
+    assert "8 samples, 3 clients" in text
+    assert "heterogeneity 0.38" in text
+    assert "▂▂▄" in text
+    assert "more clients" not in text
+
+
+def test_table_of_many_clients_and_labels_fits_a_terminal():
+    text = shown(PartitionSummary(np.ones((120, 100), int)))
+    assert "and 100 more clients" in text
+    assert "label 0 to 99" in text
+    assert "…" not in text
+    assert "│     19 │" in text
+    assert "│     20 │" not in text
+
+
+@pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")])
+def test_figures(tmp_path, suffix, start):
+    path = tmp_path / "figures" / f"labels{suffix}"
+    draw(PartitionSummary(LABELS), path)
+    assert path.read_bytes().startswith(start)
+
+
+def test_a_figure_of_very_many_cells(tmp_path):
+    draw(PartitionSummary(np.arange(12_000).reshape(200, 60)), tmp_path / "many.PNG")
+    assert (tmp_path / "many.PNG").stat().st_size > 1000
+
+
+def test_figures_that_cannot_be_written(tmp_path):
+    with pytest.raises(DataError, match=r"labels\.gif: a figure is written as \.png, \.svg, \.pdf"):
+        draw(PartitionSummary(LABELS), tmp_path / "labels.gif")
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="cannot be written"):
+        draw(PartitionSummary(LABELS), tmp_path / "file" / "labels.png")
