@@ -19,7 +19,7 @@ lint: $(READY)
 	$(BIN)/mypy
 
 docs: $(READY)
-	$(BIN)/python -m gossamer.reference docs/reference.md
+	$(BIN)/python -m gossamer.reference docs/experiment.md
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -86,3 +86,13 @@ def full_gradient(engine: Stacked, client: int, x: Tensor) -> Tensor:
     inputs = training.dataset.train.inputs[part].to(x.dtype)
     loss = objective(module, inputs, training.dataset.train.targets[part])
     return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(module.parameters()))])
+
+
+def graph_for(name: str, clients: int) -> Any:
+    """A graph that a built-in method runs on: the server, a directed one for push-sum, else a ring."""
+    operators = set(METHODS.build(name).sends.values())
+    if "server" in operators:
+        return "server"
+    if operators & {"push", "deliver"}:
+        return {"name": "directed-random", "neighbours": min(3, clients - 1)}
+    return "ring"

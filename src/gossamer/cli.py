@@ -1,22 +1,26 @@
 """The command line: every command calls the function that a notebook would call."""
 
 import json
-import sys
+import re
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
+from typer.core import TyperGroup
 
 from gossamer import terminal
 from gossamer.comparison import (
     COMPARISON,
+    DEFAULT_SWEEP,
     Comparison,
     Plan,
     load_plan,
     show_value,
     slug,
+    variants,
 )
 from gossamer.comparison import (
     compare as run_comparison,
@@ -27,10 +31,37 @@ from gossamer.experiment import Experiment, load_experiment, parse_setting, pars
 from gossamer.graphs import GRAPHS
 from gossamer.methods import METHODS
 from gossamer.models import LOSSES, MODELS
-from gossamer.simulation import Interrupted, OnDivergence, Run, prepare, simulate
+from gossamer.runs.files import make_folder, write_text
+from gossamer.runs.record import RunRecord
+from gossamer.simulation import Diverged, Interrupted, OnDivergence, Run, prepare, simulate
 from gossamer.simulation import resume as resume_run
 
+
+class Commands(TyperGroup):
+    """The commands, with one way to fail: a user's mistake gives one clear message and no traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        # Here and not around `app()`: typer itself would take Ctrl-C first, and say nothing.
+        try:
+            return super().invoke(ctx)
+        except GossamerError as error:
+            terminal.err.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+            if isinstance(error, Diverged) and error.run.folder:
+                kept = f"The rounds before it are kept: 'gossamer show {error.run.folder}'. "
+                kept = kept if len(error.run.metrics) else ""
+                terminal.err.print(f"{escape(kept)}'--on-divergence continue' goes on regardless.", soft_wrap=True)
+            raise typer.Exit(error.exit_code) from error
+        except Interrupted as stop:
+            words = f"after round {stop.round}, checkpoint written. Go on with:  gossamer resume {stop.folder}"
+            terminal.err.print(f"\n[yellow]stopped[/] {escape(words)}", soft_wrap=True)
+            raise typer.Exit(130) from stop
+        except KeyboardInterrupt as stop:
+            terminal.err.print("\n[yellow]stopped[/]; nothing that was written is lost.", soft_wrap=True)
+            raise typer.Exit(130) from stop
+
+
 app = typer.Typer(
+    cls=Commands,
     help="Federated learning with no server: run, compare and look at decentralized methods.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -128,18 +159,14 @@ def show(
 ) -> None:
     """Print runs side by side and draw their curves (PNG and HTML)."""
     from gossamer.runs.record import read_runs
-    from gossamer.runs.report import draw_curves
 
     records = read_runs(runs)
-    terminal.out.print(terminal.run_table(records))
-    for record in records:
-        if record.stopped:
-            terminal.out.print(f"[yellow]{escape(record.label)}[/]: {escape(record.stopped)}", soft_wrap=True)
+    terminal.out.print(terminal.run_table(records, wide=terminal.out.width >= 120))
+    say_stopped(records)
     folder = out or (runs[0] if len(runs) == 1 else Path("."))
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     labels = {record.label: [record] for record in records}
-    where = draw_curves(labels, folder, ", ".join(path.name for path in runs))
-    terminal.say_where(*where)
+    draw_and_say(labels, folder, ", ".join(path.name for path in runs))
 
 
 @app.command()
@@ -169,6 +196,7 @@ def graph(
     else:
         terminal.out.print(terminal.graph_table(summary, message, f"{model} on {dataset}"))
     if out:
+        make_folder(out.parent)
         draw(network, out)
         if not as_json:
             terminal.say_where(out)
@@ -199,47 +227,62 @@ def partition(
 @app.command()
 def methods() -> None:
     """List the methods."""
-    sends = [", ".join(f"{k}: {v}" for k, v in maker.sends.items()) for maker in METHODS.values()]  # type: ignore[attr-defined]  # parts are methods
-    papers = [maker.paper for maker in METHODS.values()]  # type: ignore[attr-defined]  # parts are methods
-    terminal.out.print(terminal.catalog_table(METHODS, {"sends": sends, "paper": papers}))
+
+    def more(method: Any) -> str:  # what is sent may depend on the parameters: that of the defaults is told
+        sends = ", ".join(f"{name} by {operator}" for name, operator in method().sends.items())
+        return f"sends {sends} · {method.paper}"
+
+    terminal.out.print(terminal.catalog_list(METHODS, more))
 
 
 @app.command()
 def graphs() -> None:
     """List the graphs."""
-    terminal.out.print(terminal.catalog_table(GRAPHS))
+    terminal.out.print(terminal.catalog_list(GRAPHS))
 
 
 @app.command()
 def datasets() -> None:
     """List the data sets, and how they can be split among clients."""
-    terminal.out.print(terminal.catalog_table(DATASETS))
+    terminal.out.print(terminal.catalog_list(DATASETS))
     terminal.out.print("\n[bold]Partitions[/]")
-    terminal.out.print(terminal.catalog_table(PARTITIONS))
+    terminal.out.print(terminal.catalog_list(PARTITIONS))
 
 
 @app.command()
 def models() -> None:
     """List the models and the losses."""
-    terminal.out.print(terminal.catalog_table(MODELS))
+    terminal.out.print(terminal.catalog_list(MODELS))
     terminal.out.print("\n[bold]Losses[/]")
-    terminal.out.print(terminal.catalog_table(LOSSES))
+    terminal.out.print(terminal.catalog_list(LOSSES))
 
 
 def go_compare(plan: Plan, folder: Path, quiet: bool, verbose: bool, options: dict[str, Any]) -> None:
     """Run a comparison, then show its table, its curves and what to try next."""
-    from gossamer.runs.report import draw_curves
-
     with terminal.Watching(quiet, verbose) as watcher:
         result = run_comparison(plan.experiment, plan.sweep, seeds=plan.seeds, out=folder, watcher=watcher, **options)
     terminal.out.print(terminal.results_table(result.table, comparison_title(plan), plan.seeds))
-    for label, records in result.runs.items():
-        for record in records:
-            if record.stopped:
-                terminal.out.print(f"[yellow]{escape(label)}[/]: {escape(record.stopped)}", soft_wrap=True)
-    result.table.to_csv(folder / "table.csv", index_label="variant")
-    terminal.say_where(*draw_curves(result.runs, folder, comparison_title(plan)), folder / "table.csv")
+    say_stopped(result.records)
+    write_text(folder / "table.csv", result.table.to_csv(index_label="variant"))
+    draw_and_say(result.runs, folder, comparison_title(plan), folder / "table.csv")
     terminal.out.print(f"\nTry next:  [bold cyan]{escape(next_command(plan, result))}[/]", soft_wrap=True)
+
+
+def say_stopped(records: list[RunRecord]) -> None:
+    """Why runs ended before their last round."""
+    for record in records:
+        if record.stopped:
+            terminal.out.print(f"[yellow]{escape(record.label)}[/]: {escape(record.stopped)}", soft_wrap=True)
+
+
+def draw_and_say(runs: Mapping[str, Sequence[RunRecord]], folder: Path, title: str, *also: Path) -> None:
+    """Draw the curves, if any round was finished, and say where they are."""
+    from gossamer.runs.report import draw_curves, drawn_panels
+
+    if drawn_panels(runs):
+        also = (*draw_curves(runs, folder, title), *also)
+    if also:
+        terminal.say_where(*also)
 
 
 def report_run(run: Run, folder: Path) -> None:
@@ -258,28 +301,37 @@ def report_run(run: Run, folder: Path) -> None:
 
 
 def comparison_title(plan: Plan) -> str:
-    """What is compared, in one line."""
-    experiment = plan.experiment
-    words = [f"{experiment.clients} clients", f"{experiment.rounds} rounds"]
-    words += [part_text(experiment, key) for key in ("dataset", "partition", "graph", "model") if key not in plan.sweep]
+    """What all variants have in common, in one line."""
+
+    def words(experiment: Experiment) -> list[str]:
+        parts = [part_text(experiment, key) for key in ("dataset", "partition", "graph", "model")]
+        return [f"{experiment.clients} clients", f"{experiment.rounds} rounds", *parts]
+
+    said = zip(*(words(variant.experiment) for variant in variants(plan.experiment, plan.sweep)), strict=True)
     seeds = f", {plan.seeds} seeds: mean ± standard deviation" if plan.seeds > 1 else ""
-    return " · ".join(word for word in words if word) + seeds
+    return " · ".join(each[0] for each in said if len(set(each)) == 1) + seeds
 
 
 def next_command(plan: Plan, result: Comparison) -> str:
     """A command that shows one more thing: the same comparison where the graph matters less, or with more seeds."""
     if plan.seeds == 1:
         base = f"gossamer compare {result.folder / COMPARISON if result.folder else ''}".rstrip()
-        return f"{base} --seeds 3" if plan.experiment.graph is not None else f"{base} --set graph=exponential"
+        other_graph = plan.experiment.graph is None and plan.sweep == DEFAULT_SWEEP
+        return f"{base} --set graph=exponential" if other_graph else f"{base} --seeds 3"
     return f"gossamer show {result.folder}"
 
 
 def parse_sweep(text: str) -> tuple[str, list[Any]]:
-    """`key=a,b,c`; values with commas of their own can be written as a TOML list."""
+    """`key=a,b,c`, or a TOML list; a comma inside a table, a list or quotes belongs to the value.
+
+    >>> parse_sweep('graph=ring,{name="k-regular", k=4}')
+    ('graph', ['ring', {'name': 'k-regular', 'k': 4}])
+    """
     key, values = parse_setting(text)
     if isinstance(values, list):
         return key, values
-    return key, [parse_value(value.strip()) for value in text.partition("=")[2].split(",") if value.strip()]
+    pieces = re.findall(r'(?:\{[^}]*\}|\[[^]]*\]|"[^"]*"|[^,])+', text.partition("=")[2])
+    return key, [parse_value(piece.strip()) for piece in pieces if piece.strip()]
 
 
 def overrides(settings: list[str]) -> dict[str, Any]:
@@ -326,19 +378,5 @@ def fresh_folder(name: str) -> Path:
 
 
 def main() -> None:
-    """Run a command; a user's mistake gives one clear message and no traceback."""
-    try:
-        app()
-    except GossamerError as error:
-        terminal.err.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
-        sys.exit(error.exit_code)
-    except Interrupted as stop:
-        where = f" Go on with:  gossamer resume {stop.folder}" if stop.folder else ""
-        terminal.err.print(f"\n[yellow]stopped[/] after round {stop.round}, checkpoint written.{where}", soft_wrap=True)
-        sys.exit(130)
-    except KeyboardInterrupt:
-        terminal.err.print("\n[yellow]stopped[/] before a round was finished; nothing is lost.", soft_wrap=True)
-        sys.exit(130)
-    except BrokenPipeError:  # the reader of our output has gone, for example `| head`
-        sys.stderr.close()
-        sys.exit(141)
+    """The `gossamer` command."""
+    app()

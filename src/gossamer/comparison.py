@@ -16,11 +16,24 @@ import pandas as pd
 import tomli_w
 
 from gossamer.errors import ExperimentError, RunFolderError
-from gossamer.experiment import Experiment, experiment_from, plain, read_toml
+from gossamer.experiment import CATALOGS, Experiment, experiment_from, plain, read_toml
+from gossamer.parts import PYTHON_ONLY
 from gossamer.runs.files import make_folder, write_text
 from gossamer.runs.folder import EXPERIMENT, RunFolder
 from gossamer.runs.record import RunRecord, read_run
-from gossamer.simulation import Diverged, Observer, OnDivergence, Run, Silent, prepare, resume, simulate
+from gossamer.simulation import (
+    Diverged,
+    Interrupted,
+    Observer,
+    OnDivergence,
+    Run,
+    Silent,
+    check_chunk,
+    prepare,
+    resume,
+    same_experiment,
+    simulate,
+)
 
 COMPARISON = "comparison.toml"
 DEFAULT_SWEEP = {"method": ["dfedavg", "dfedavgm", "dfedsam", "dfedsam-mgs"]}
@@ -73,11 +86,12 @@ def variants(experiment: Experiment, sweep: Sweep) -> list[Variant]:
     made = []
     for values in product(*sweep.values()):
         changes = dict(zip(sweep, values, strict=True))
-        label = ", ".join(show_value(v) if len(sweep) == 1 else f"{k}={show_value(v)}" for k, v in changes.items())
+        shown = {key: show_value(describe(key, value)) for key, value in changes.items()}
+        label = ", ".join(shown.values() if len(sweep) == 1 else (f"{key}={text}" for key, text in shown.items()))
         made.append(Variant(label, experiment.but(changes)))
-    labels = [variant.label for variant in made]
-    if twice := {label for label in labels if labels.count(label) > 1}:
-        raise ExperimentError(f"sweep: the same variant twice: {', '.join(sorted(twice))}")
+    names = [slug(variant.label) for variant in made]  # each variant needs a folder of its own
+    if twice := [variant.label for variant in made if names.count(slug(variant.label)) > 1]:
+        raise ExperimentError(f"sweep: the same variant twice: {', '.join(dict.fromkeys(twice))}")
     return made
 
 
@@ -102,6 +116,7 @@ def compare(
     """
     if seeds < 1:
         raise ExperimentError(f"seeds: should be at least 1 (got {seeds})")
+    check_chunk(chunk)
     chosen = variants(experiment, sweep)
     for variant in chosen:  # whatever does not fit is refused before the first run, not after the last
         prepare(variant.experiment, data_dir)
@@ -110,15 +125,19 @@ def compare(
     runs: dict[str, list[RunRecord]] = {variant.label: [] for variant in chosen}
     number, total = 0, len(chosen) * seeds
     for variant in chosen:
-        for seed in range(experiment.seed, experiment.seed + seeds):
+        first = variant.experiment.seed  # the experiment's, unless it is the seed that is swept
+        for seed in range(first, first + seeds):
             number += 1
             observer = (watcher or _Nobody()).begin(variant.label, seed, number, total)
-            path = folder / slug(f"{variant.label}-seed{seed}") if folder else None
+            path = folder / f"{slug(variant.label)}-seed{seed}" if folder else None
             seeded = variant.experiment.but(seed=seed)
             options: dict[str, Any] = {
                 "chunk": chunk, "data_dir": data_dir, "on_divergence": on_divergence, "observer": observer,
             }  # fmt: skip
-            runs[variant.label].append(_run_once(variant.label, seeded, path, options))
+            try:
+                runs[variant.label].append(_run_once(variant.label, seeded, path, options))
+            except Interrupted as stop:  # it is the comparison that can be gone on with
+                raise Interrupted(stop.round, folder) from None
     return Comparison(runs, folder)
 
 
@@ -130,9 +149,12 @@ def _run_once(label: str, experiment: Experiment, path: Path | None, options: di
             simulate(experiment, out=path, **options)
         elif not RunFolder.open(path).finished:
             resume(path, experiment=experiment, **options)
+        else:
+            same_experiment(RunFolder.open(path), experiment)
     except Diverged as error:
         options["observer"].say(f"{label}: {error}")
-        return record_of(error.run, label)
+        if path is None:
+            return record_of(error.run, label)
     return read_run(path, label)
 
 
@@ -150,7 +172,7 @@ class Plan(NamedTuple):
 
     def to_toml(self) -> str:
         """The plan as a file that `gossamer compare` takes: an experiment with a [sweep]."""
-        sweep = {key: [plain(value) for value in values] for key, values in self.sweep.items()}
+        sweep = {key: [plain(describe(key, value)) for value in values] for key, values in self.sweep.items()}
         return tomli_w.dumps(
             {"seeds": self.seeds, **tomllib.loads(self.experiment.to_toml(resolved=False)), "sweep": sweep}
         )
@@ -204,6 +226,16 @@ def summary_table(runs: Mapping[str, Sequence[RunRecord]]) -> pd.DataFrame:
         spread = values.std(ddof=1) if len(values) > 1 else values.std(ddof=0) * 0
         rows[label] = {**values.mean(), **{f"{key} spread": value for key, value in spread.items()}}
     return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def describe(key: str, value: Any) -> Any:
+    """A swept value as a file would say it; an object that no file can express is named."""
+    said = CATALOGS[key].describe(value) if key in CATALOGS else value
+    if said is None:
+        return "none"
+    if isinstance(said, str | int | float | bool | list | tuple | Mapping):
+        return said
+    return f"{PYTHON_ONLY}{getattr(said, '__name__', said)}"
 
 
 def show_value(value: Any) -> str:

@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import tomli_w
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    PrivateAttr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from gossamer.data import DATASETS, PARTITIONS
 from gossamer.errors import ExperimentError, did_you_mean
@@ -41,17 +51,28 @@ def _off_is_none(value: Any) -> Any:
 Off = BeforeValidator(_off_is_none)
 
 
-class Evaluate(BaseModel):
-    """How often what is measured, in rounds; 0 is never. The last round is always measured in full."""
+class Checked(BaseModel):
+    """A table of an experiment: no unknown key, no change afterwards."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_switch(cls, value: Any) -> Any:
+        if isinstance(value, bool):  # Python would count true as 1
+            raise ValueError(f"should not be {str(value).lower()}: it is no switch")
+        return value
+
+
+class Evaluate(Checked):
+    """How often what is measured, in rounds; 0 is never. The last round is always measured in full."""
 
     every: int = Field(1, ge=0, description="the averaged model on the test samples, and the consensus distance")
     clients: int = Field(5, ge=0, description="every client's own model on the test samples")
     training: int = Field(5, ge=0, description="the averaged model on all training samples")
 
 
-class Experiment(BaseModel):
+class Experiment(Checked):
     """Everything that decides the numbers of a run.
 
     A part (method, graph, data set, partition, model, loss) is given by its name, by a table of its name and
@@ -65,11 +86,11 @@ class Experiment(BaseModel):
     gossamer.errors.ExperimentError: unknown key 'rouns': did you mean 'rounds'?
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, validate_default=True)
+    model_config = ConfigDict(arbitrary_types_allowed=True, validate_default=True)
 
     method: Annotated[Any, PlainValidator(METHODS.build)] = Field("dfedavg", description="how clients train and talk")
     graph: Annotated[Any, PlainValidator(lambda spec: None if spec is None else GRAPHS.build(spec))] = Field(
-        None, description="who talks to whom; default: `ring`, or `server` for methods that need one"
+        None, description="who talks to whom; default: the plainest graph that the method runs on"
     )
     clients: int = Field(16, ge=1, description="number of clients")
     rounds: int = Field(30, ge=1, description="communication rounds")
@@ -92,12 +113,18 @@ class Experiment(BaseModel):
     evaluate: Evaluate = Field(Evaluate(), description="how often what is measured")
     checkpoint_every: int = Field(10, ge=0, description="rounds between checkpoints; 0: only at the end")
 
-    def __init__(self, **values: Any) -> None:
+    #: What built a part that cannot say so itself: the dotted path of a plain class or of a finished object.
+    _given: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    def __init__(self, /, **values: Any) -> None:
         refuse_unknown_keys(values)
         try:
             super().__init__(**values)
         except ValidationError as error:
             raise ExperimentError(explain(error, "experiment")) from None
+        for key in CATALOGS.keys() & values.keys():
+            if is_spec(values[key]) and not is_spec(CATALOGS[key].describe(getattr(self, key))):
+                self._given[key] = values[key]
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -107,6 +134,8 @@ class Experiment(BaseModel):
             missing = [m for m in ("init", "begin", "step", "finish", "receive", "model", "sends", "laws")
                        if not hasattr(self.method, m)]  # fmt: skip
             raise ValueError(f"method: {self.method!r} is not a method: it lacks {', '.join(missing)}")
+        if not callable(self.loss):
+            raise ValueError(f"loss: expected a name or a function of (outputs, targets) (got {self.loss!r})")
         return self
 
     @property
@@ -123,8 +152,12 @@ class Experiment(BaseModel):
         """The graph, or the plainest one that the method runs on."""
         if self.graph is not None:
             return self.graph
+        own = getattr(self.method, "default_graph", None)
         operators = set(self.method.sends.values())
-        return GRAPHS.build("server" if "server" in operators else "directed-random" if "push" in operators else "ring")
+        directed = own or ("directed-random" if operators & {"push", "deliver"} else None)
+        if directed:  # ten neighbours, as in the papers, or all others of a small network
+            return GRAPHS.build({"name": directed, "neighbours": max(1, min(10, self.clients - 1))})
+        return GRAPHS.build("server" if "server" in operators else "ring")
 
     def describe(self) -> dict[str, Any]:
         """The experiment as plain values; a part that only Python can express stays the object it is."""
@@ -132,7 +165,7 @@ class Experiment(BaseModel):
         for key in type(self).model_fields:
             value = getattr(self, key)
             if key in CATALOGS:
-                value = None if value is None else CATALOGS[key].describe(value)
+                value = self._given.get(key) or (None if value is None else CATALOGS[key].describe(value))
             elif isinstance(value, BaseModel):
                 value = value.model_dump()
             if value is not None:
@@ -152,16 +185,16 @@ class Experiment(BaseModel):
 
     def resolved(self) -> dict[str, Any]:
         """The description with every default that depends on another key spelled out."""
-        values = self.describe() | {"graph": GRAPHS.describe(self.graph_or_default)}
+        values = {"graph": GRAPHS.describe(self.graph_or_default)} | self.describe()
         if local_work(self.method) is None:
             values |= {f"local_{unit}": n for unit, n in self.local_work._asdict().items() if n is not None}
-        return values
+        return {key: values[key] for key in type(self).model_fields if key in values}  # one order, so one digest
 
     def to_toml(self, *, resolved: bool = True) -> str:
         """The experiment as a TOML file; an object that no file can express is named, and kept out."""
         values = self.resolved() if resolved else self.describe()
         for key in CATALOGS:
-            if key in values and not isinstance(values[key], str | dict):
+            if key in values and not is_spec(values[key]):
                 values[key] = f"{PYTHON_ONLY}{type(values[key]).__name__}"
         flat = {key: plain(value) for key, value in values.items() if not isinstance(value, dict)}
         tables = {key: plain(value) for key, value in values.items() if isinstance(value, dict)}
@@ -251,6 +284,11 @@ def refuse_unknown_keys(values: Mapping[str, Any]) -> None:
         for key in given if isinstance(given, Mapping) else ():
             if key not in known:
                 raise ExperimentError(f"unknown key '{where}{key}': {did_you_mean(key, known)}")
+
+
+def is_spec(value: Any) -> bool:
+    """Whether a file can say it: a name, or a table of a name and parameters."""
+    return isinstance(value, str | Mapping)
 
 
 def plain(value: Any) -> Any:

@@ -2,36 +2,53 @@
 
 from gossamer.errors import ExperimentError
 from gossamer.graphs import Network
-from gossamer.methods import METHODS, Method, Operator
+from gossamer.methods import METHODS, Method, Need, Operator, Setting, fitted, needs
 
 
-def misfit(operator: Operator, network: Network) -> str | None:
-    """What a message mixed by `operator` needs that the graph does not give; None if it fits."""
-    claims, server = network.claims, network.participants(0) is not None
+def misfit(method: Method, network: Network) -> str | None:
+    """What a method needs that the graph does not give; None if it fits."""
+    lacks = [lack for operator in method.sends.values() if (lack := _operator_lacks(operator, network))]
+    lacks += [lack for need in needs(method) if (lack := _need_lacks(need, network))]
+    return lacks[0] if lacks else None
+
+
+def _operator_lacks(operator: Operator, network: Network) -> str | None:
+    claims, server = network.claims, network.sample is not None
     if operator == "server":
-        return None if server else "needs a server"
+        return None if server else "needs a server (graph 'server')"
     if server:
-        return "has no use for a server"
+        return "talks to neighbours and has no use for a server"
     if operator == "average" and not claims.rows:
-        return "needs weights whose rows sum to one"
-    if operator == "push" and not (claims.columns and claims.self_loops):
-        return "needs weights whose columns sum to one, with self loops"
-    if operator == "sum" and not (claims.undirected and network.period == 1):
-        return "needs an undirected graph that stays the same"
+        return "averages, which needs weights whose rows sum to one"
+    if operator in ("push", "deliver") and not claims.columns:
+        return "pushes shares, which needs weights whose columns sum to one"
+    if operator in ("push", "deliver") and not claims.self_loops:
+        return "keeps a share of its own, which needs self loops"
+    return None
+
+
+def _need_lacks(need: Need, network: Network) -> str | None:
+    claims = network.claims
+    if need == "undirected" and not claims.undirected:
+        hint = " ('exponential' with symmetric=true is)" if network.name == "exponential" else ""
+        return f"needs an undirected graph{hint}"
+    if need == "doubly stochastic" and not (claims.rows and claims.columns):
+        return "needs weights whose rows and columns sum to one (weights='metropolis' gives them)"
+    if need == "static" and network.period != 1:
+        return "needs a graph that stays the same in every round"
+    if need == "everyone" and network.share(0) < 1:
+        return "needs every client in every round (participation=1)"
     return None
 
 
 def check_fit(method: Method, network: Network) -> None:
     """Refuse a method on a graph that it is not defined for, naming the methods that would do."""
-    for operator in method.sends.values():
-        if need := misfit(operator, network):
-            would_do = [
-                name
-                for name, known in METHODS.items()
-                if all(not misfit(o, network) for o in known.sends.values())  # type: ignore[attr-defined]
-            ]
-            name = next((n for n, known in METHODS.items() if type(method) is known), type(method).__name__)
-            raise ExperimentError(
-                f"method '{name}' cannot run on graph '{network.name}': it {need}. "
-                f"Methods that can: {', '.join(would_do) or 'none of the built-in ones'}."
-            )
+    setting = Setting(server=network.sample is not None, shapes=())
+    if lack := misfit(fitted(method, setting), network):
+        known = {name: fitted(METHODS.build(name), setting) for name in METHODS}
+        name = next((n for n, maker in METHODS.items() if type(method) is maker), type(method).__name__)
+        would_do = [n for n, one in known.items() if not misfit(one, network)]
+        raise ExperimentError(
+            f"method '{name}' cannot run on graph '{network.name}': it {lack}. "
+            f"Methods that can: {', '.join(would_do) or 'none of the built-in ones'}."
+        )

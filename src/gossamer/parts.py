@@ -59,6 +59,8 @@ class Catalog(Mapping[str, Callable[..., Any]]):
         """The part that `spec` describes; anything but a name or a table of parameters is taken to be the part."""
         if isinstance(spec, str):
             spec = {"name": spec}
+        if isinstance(spec, type) and hasattr(spec, self.role):
+            return construct(self.kind, spec.__name__, spec, {})
         if not isinstance(spec, Mapping):
             return spec
         if "name" not in spec:
@@ -86,20 +88,24 @@ class Catalog(Mapping[str, Callable[..., Any]]):
         if ":" in name:
             found: Callable[..., Any] = import_dotted(self.kind, name)
             return found
-        raise ExperimentError(f"unknown {self.kind} '{name}': {did_you_mean(name, self)}")
+        own = f". An own one is written package.module:name, not '{name}'" if "." in name else ""
+        raise ExperimentError(f"unknown {self.kind} '{name}': {did_you_mean(name, self)}{own}")
 
     def describe(self, thing: Any) -> Any:
         """The spec that builds `thing` again: a name, a table, or `thing` itself where only Python can say it."""
+        name, parameters = self._origin(thing)
+        return thing if name is None or not _sayable(parameters) else _spec(name, parameters)
+
+    def _origin(self, thing: Any) -> tuple[str | None, Mapping[str, Any]]:
+        """The name of what made `thing`, with the parameters it was given; None where it has no name."""
         for name, maker in self._parts.items():
             if type(thing) is maker:
-                return _spec(name, _parameters(thing))
-        if isinstance(thing, partial) and not thing.args and _importable(thing.func):
-            return _spec(_dotted(thing.func), thing.keywords)
-        if is_dataclass(thing) and not isinstance(thing, type) and _importable(type(thing)):
-            return _spec(_dotted(type(thing)), _parameters(thing))
-        if callable(thing) and _importable(thing):
-            return _dotted(thing)
-        return thing
+                return name, _parameters(thing)
+        if isinstance(thing, partial) and not thing.args:
+            return _dotted(thing.func), thing.keywords
+        if is_dataclass(thing) and not isinstance(thing, type):
+            return _dotted(type(thing)), _parameters(thing)
+        return _dotted(thing), {}
 
 
 def construct(kind: str, name: str, maker: Callable[..., Any], parameters: Mapping[str, Any]) -> Any:
@@ -140,6 +146,8 @@ def import_dotted(kind: str, path: str) -> Any:
             found = getattr(found, step)
     except (ImportError, AttributeError, ValueError) as error:
         raise ExperimentError(f"{kind} '{path}' cannot be imported: {error}") from None
+    except Exception as error:  # the user's module itself is broken; its traceback hangs on as the cause
+        raise ExperimentError(f"{kind} '{path}' cannot be imported: {type(error).__name__}: {error}") from error
     return found
 
 
@@ -162,9 +170,8 @@ def parameters_of(maker: Callable[..., Any]) -> dict[str, str]:
     for field in fields(maker):
         if not field.init or field.name.startswith("_"):
             continue
-        default = field.default if field.default is not MISSING else None
-        default = getattr(default, "default", default)  # a pydantic FieldInfo holds the default
-        shown[field.name] = "required" if repr(default) in ("PydanticUndefined", "Ellipsis") else _literal(default)
+        required = field.default is MISSING and field.default_factory is MISSING
+        shown[field.name] = "required" if required else _literal(getattr(maker, field.name, None))
     return shown
 
 
@@ -193,10 +200,21 @@ def _spec(name: str, parameters: Mapping[str, Any]) -> Any:
     return {"name": name, **given} if given else name
 
 
-def _dotted(thing: Any) -> str:
-    return f"{thing.__module__}:{thing.__qualname__}"
+def _sayable(value: Any) -> bool:
+    """Whether a file can hold a parameter."""
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and _sayable(inner) for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_sayable, value))
+    return value is None or isinstance(value, str | int | float | bool)
 
 
-def _importable(thing: Any) -> bool:
-    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", "")
-    return bool(module) and module != "__main__" and "<" not in name
+def _dotted(thing: Any) -> str | None:
+    """The path that leads to a function or a class from any program; None if there is none."""
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    if not module or not name or module == "__main__":
+        return None
+    found = sys.modules.get(module)
+    for step in name.split("."):
+        found = getattr(found, step, None)
+    return f"{module}:{name}" if found is thing else None

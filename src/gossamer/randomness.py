@@ -21,6 +21,7 @@ class Purpose(IntEnum):
     AUGMENTATION = 6
     DROPOUT = 7
     SPLIT = 8
+    METHOD = 9
 
 
 def generator(seed: int, purpose: Purpose, client: int = 0, round: int = 0, step: int = 0) -> np.random.Generator:

@@ -6,7 +6,7 @@
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,10 +23,11 @@ from gossamer.experiment import Experiment, load_experiment
 from gossamer.fit import check_fit
 from gossamer.graphs import as_graph, check
 from gossamer.measure import Evaluator, consensus_distance
+from gossamer.methods import Setting, State, fitted, local_work
 from gossamer.models import VectorModel, build_model, make_module
 from gossamer.randomness import Purpose, torch_seed
 from gossamer.runs.files import write_text
-from gossamer.runs.folder import BEST, EXPERIMENT, FINAL, RunFolder, to_json
+from gossamer.runs.folder import BEST, EXPERIMENT, FINAL, RunFolder, read_lines, to_json
 
 OnDivergence = Literal["stop", "continue"]
 Metrics = dict[str, Any]
@@ -89,11 +90,12 @@ class Run:
     #: Why the run stopped early, if it did.
     diverged: str | None = None
     _vector_model: VectorModel = field(repr=False, kw_only=True)
+    _average: Tensor = field(repr=False, kw_only=True)
 
     @property
     def model(self) -> nn.Module:
-        """The average of all clients' models."""
-        return self._vector_model.module(self.vectors.mean(0))
+        """The average of all clients' models; push-sum clients count by their weight."""
+        return self._vector_model.module(self._average)
 
     @property
     def best(self) -> Metrics:
@@ -103,7 +105,7 @@ class Run:
     @property
     def last(self) -> Metrics:
         """The metrics of the last round."""
-        return {str(k): v for k, v in self.metrics.iloc[-1].items()} if len(self.metrics) else {}
+        return {str(k): v for k, v in self.metrics.to_dict("records")[-1].items()} if len(self.metrics) else {}
 
 
 def prepare(experiment: Experiment, data_dir: Path | None = None) -> Prepared:
@@ -131,16 +133,22 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> Prepared:
         device,
     )
     work = experiment.local_work
+    method = fitted(experiment.method, Setting(network.sample is not None, tuple(tuple(s) for s in model.shapes)))
+    refuse: Callable[[float], str | None] | None = getattr(method, "refuse", None)
+    if refuse is not None and (reason := refuse(experiment.lr)):
+        raise ExperimentError(f"lr: {reason}")
+    own_decay: float | None = getattr(method, "weight_decay", None)
     training = Training(
-        method=experiment.method,
+        method=method,
         model=model,
         loss=experiment.loss,
         dataset=dataset,
         batches=Batches(parts, experiment.batch_size, work.epochs, work.steps, experiment.seed),
         network=network,
+        rounds=experiment.rounds,
         lr=experiment.lr,
         lr_decay=experiment.lr_decay,
-        weight_decay=experiment.weight_decay,
+        weight_decay=experiment.weight_decay if own_decay is None else own_decay,
         clip=experiment.clip,
         seed=experiment.seed,
     )
@@ -162,9 +170,8 @@ def simulate(
     >>> run.vectors.shape[0]
     4
     """
+    check_chunk(chunk)
     prepared = prepare(experiment, data_dir)
-    if chunk is not None and chunk < 1:
-        raise ExperimentError(f"chunk: should be at least 1 (got {chunk})")
     engine = Stacked(prepared.training, chunk)
     folder = RunFolder.create(Path(out), experiment.to_toml()) if out is not None else None
     if folder:
@@ -185,6 +192,7 @@ def resume(
 
     `experiment` is needed only where it holds objects that no file can express.
     """
+    check_chunk(chunk)
     folder = RunFolder.open(Path(path))
     observer = observer or Silent()
     experiment = same_experiment(folder, experiment)
@@ -193,13 +201,19 @@ def resume(
     checkpoint = folder.latest(experiment.digest, engine.device, observer.say)
     done = 0
     if checkpoint is not None:
+        check_state(folder, checkpoint.state, engine.state)
         done, engine.state = checkpoint.round, checkpoint.state
-    past = folder.rewind(done)
+    past = [line for line in read_lines(folder.metrics) if line["round"] <= done]
     if len(past) < done:
         raise RunFolderError(
             f"{folder.metrics}: holds {len(past)} whole rounds, but the checkpoint is of round {done}. "
             "The file was cut or edited; delete the checkpoints folder to compute the run again from the start."
         )
+    if folder.finished and done == experiment.rounds:
+        observer.say(f"{folder.path}: is finished already; there is nothing left to do.")
+        observer = Silent()
+    else:
+        folder.rewind(done)
     return _Simulation(prepared, engine, folder, on_divergence, observer).run(past)
 
 
@@ -211,6 +225,29 @@ def same_experiment(folder: RunFolder, given: Experiment | None) -> Experiment:
     if given.to_toml() != path.read_text(encoding="utf-8"):
         raise RunFolderError(f"{folder.path}: is a run of another experiment; see {path}")
     return given
+
+
+def check_chunk(chunk: int | None) -> None:
+    """Refuse to run no clients at a time."""
+    if chunk is not None and chunk < 1:
+        raise ExperimentError(f"chunk: should be at least 1 (got {chunk})")
+
+
+def check_state(folder: RunFolder, found: State, expected: State) -> None:
+    """Refuse a checkpoint of other vectors: an own object or module may have changed since, which no file tells."""
+
+    def shapes(state: State) -> dict[str, tuple[Any, ...]]:
+        return {name: (tuple(rows.shape), rows.dtype) for name, rows in state.items()}
+
+    if shapes(found) != shapes(expected):
+        raise RunFolderError(
+            f"{folder.path}: its checkpoint holds {_describe(found)}, but the experiment has {_describe(expected)}. "
+            "Has the model, the method or the data changed since?"
+        )
+
+
+def _describe(state: State) -> str:
+    return ", ".join(f"{name} {'x'.join(map(str, rows.shape))}" for name, rows in sorted(state.items()))
 
 
 class _Simulation:
@@ -239,9 +276,15 @@ class _Simulation:
     def run(self, past: list[Metrics]) -> Run:
         """All rounds that are left after those in `past`."""
         self.history = past
+        if self.folder:
+            self.timings = [line for line in read_lines(self.folder.timings) if line["round"] <= len(past)]
         rounds = self.experiment.rounds
         how = f"{self.engine.chunk} at a time ({self.engine.chunk_reason})"
         self.observer.start(self.prepared, how, len(past))
+        asked = self.experiment.local_epochs or self.experiment.local_steps
+        if asked and (own := local_work(self.experiment.method)):
+            unit, count = ("step", own.steps) if own.steps else ("epoch", own.epochs)
+            self.observer.say(f"this method does {count} local {unit} a round, whatever the experiment says")
         done, state = len(past), self.engine.state
         diverged = None
         try:
@@ -265,8 +308,8 @@ class _Simulation:
             if self.folder:
                 self.folder.save_state(done, self.experiment.digest, state)
                 self.folder.stop(diverged)
-        elif self.folder:
-            self.folder.save_model(FINAL, self.model.unflatten(self.engine.models().mean(0)), done)
+        elif self.folder and not self.folder.finished:
+            self.folder.save_model(FINAL, self.model.unflatten(self.engine.average()), done)
         run = self._result(diverged)
         if diverged:
             raise Diverged(diverged, run)
@@ -276,7 +319,8 @@ class _Simulation:
         """Measure a round and write it down."""
         started = time.perf_counter()
         vectors = self.engine.models()
-        metrics = self._measure(round, report, vectors)
+        average = self.engine.average()
+        metrics = self._measure(round, report, vectors, average[None])
         timings = {
             "round": round,
             "seconds_local": report.seconds_local,
@@ -285,13 +329,13 @@ class _Simulation:
         }
         if self.folder:
             if best_round([*self.history, metrics]).get("round") == round:
-                self.folder.save_model(BEST, self.model.unflatten(vectors.mean(0)), round)
+                self.folder.save_model(BEST, self.model.unflatten(average), round)
             self.folder.record(metrics, timings)
         self.history.append(metrics)
         self.timings.append(timings)
         self.observer.round(metrics, timings)
 
-    def _measure(self, round: int, report: RoundReport, vectors: Tensor) -> Metrics:
+    def _measure(self, round: int, report: RoundReport, vectors: Tensor, mean: Tensor) -> Metrics:
         cadence, last = self.experiment.evaluate, round == self.experiment.rounds
         before = self.history[-1]["bytes_total"] if self.history else 0
         sent = int(report.client_bytes.sum()) + report.server_bytes
@@ -307,7 +351,6 @@ class _Simulation:
         def due(every: int) -> bool:
             return last or (every > 0 and round % every == 0)
 
-        mean = vectors.mean(0, keepdim=True)
         if due(cadence.every):
             metrics["consensus"] = consensus_distance(vectors)
             if quality := self.evaluator.test(mean):
@@ -339,6 +382,7 @@ class _Simulation:
             folder=self.folder.path if self.folder else None,
             diverged=diverged,
             _vector_model=self.model,
+            _average=self.engine.average().detach(),
         )
 
 
@@ -367,9 +411,9 @@ def as_device(name: str) -> torch.device:
     """The torch device called `name`, if this machine has it."""
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
+        torch.zeros(1, device=device).cpu()  # there and back: the "meta" device holds nothing
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).split("\n")[0]
+        reason = str(error).split("\n")[0].split(". ")[0].removesuffix(".")
         raise ExperimentError(f"device: '{name}' cannot be used here: {reason}. 'cpu' always can.") from None
     return device
 

@@ -60,8 +60,9 @@ ZIPPED = gzip.compress(IDX, mtime=0)
         ("images.gz", ZIPPED[:-8] + bytes(4) + ZIPPED[-4:], "damaged gzip file"),
         ("images.gz", ZIPPED[:12] + b"\xff\xff\xff\xff" + ZIPPED[16:], "damaged gzip file"),
         ("images.gz", ZIPPED + b"garbage", "damaged gzip file"),
-        ("images.gz", gzip.compress(IDX + b"x"), "bytes after the end"),
+        ("images.gz", gzip.compress(IDX + b"x", mtime=0), "bytes after the end"),
     ],
+    ids=range(14),
 )
 def test_damaged_idx_files(tmp_path, name, content, message):
     path = tmp_path / name

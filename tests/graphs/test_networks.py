@@ -33,6 +33,7 @@ FITTING: dict[str, tuple[Callable[[int], int], Callable[[int], dict[str, Any]]]]
     "base-k": (lambda n: n, lambda n: {"k": 1 + n % 4}),
     "random-symmetric": (lambda n: n + 3, lambda n: {"neighbours": (n + 1) // 2}),
     "random-pull": (lambda n: n + 1, lambda n: {"neighbours": (n + 1) // 2}),
+    "directed-by-loss": (lambda n: n + 1, lambda n: {"neighbours": (n + 1) // 2}),
     "directed-random": (lambda n: n + 1, lambda n: {"neighbours": (n + 1) // 2}),
     "circulant": (lambda n: n + 2, lambda n: {"offsets": [1, n - 1], "symmetric": n % 2 == 1}),
     "isolated": (lambda n: n, lambda n: {}),

@@ -39,6 +39,7 @@ class Batches:
             raise ValueError("local work is a number of epochs or a number of steps, one of the two")
         self.parts = parts
         self.batch_size = batch_size
+        self.epochs, self.asked_steps = epochs, steps
         self.seed = seed
         sizes = np.array([len(part) for part in parts], dtype=np.int64)
         self.per_epoch = -(-sizes // batch_size)

@@ -1,5 +1,7 @@
 """Who runs the clients."""
 
-from gossamer.engines.stacked import RoundReport, Stacked, Training
+from gossamer.engines.client import Training
+from gossamer.engines.isolated import Isolated, Trace
+from gossamer.engines.stacked import RoundReport, Stacked
 
-__all__ = ["RoundReport", "Stacked", "Training"]
+__all__ = ["Isolated", "RoundReport", "Stacked", "Trace", "Training"]

@@ -16,35 +16,25 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 from torch.utils._pytree import tree_map
 
-from gossamer.data import Batch, Batches, Dataset, Gathered
+from gossamer.data import Batch, Gathered
+from gossamer.engines.client import (
+    About,
+    Differentiate,
+    Training,
+    about_client,
+    full_gradient,
+    take_step,
+    this_round,
+    with_tape,
+)
 from gossamer.errors import ExperimentError
-from gossamer.graphs import Network
-from gossamer.methods import Gradient, Local, Message, Method, Round, State, gossip_steps
-from gossamer.mixing import bytes_sent, mix
-from gossamer.models import Loss, VectorModel, sample_losses
+from gossamer.methods import Local, Message, Operator, Round, State, gossip_steps
+from gossamer.mixing import Traffic, mix
 from gossamer.randomness import Purpose, torch_seed
-
-Differentiate = Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], tuple[Tensor, Tensor]]]
 
 #: Below this many parameters a step is mostly overhead, which clients under `vmap` share.
 SMALL_MODEL = 100_000
 SMALL_MODEL_CHUNK = 50
-
-
-class Training(NamedTuple):
-    """How clients train: what is the same for all of them in every round."""
-
-    method: Method
-    model: VectorModel
-    loss: Loss
-    dataset: Dataset
-    batches: Batches
-    network: Network
-    lr: float
-    lr_decay: float
-    weight_decay: float
-    clip: float | None
-    seed: int
 
 
 class RoundReport(NamedTuple):
@@ -80,30 +70,68 @@ class Stacked:
         network, method = self.training.network, self.training.method
         hops = gossip_steps(method)
         started = self._now()
+        traffic = Traffic(np.zeros(self.clients, dtype=np.int64), 0)
+        before = self.state
+        if index == 0 and hasattr(method, "open"):
+            before = self._open(method, traffic)
         with self._own_random_stream():
-            state, messages, losses = self._local_work(index, network.participants(index * hops))
-        broken = ~torch.isfinite(torch.stack([rows.flatten(1).sum(1) for rows in messages.values()]).sum(0))
+            state, messages, losses = self._local_work(index, before)
+        broken = ~torch.isfinite(
+            torch.stack([rows.reshape(self.clients, -1).sum(1) for rows in messages.values()]).sum(0)
+        )
         broken |= losses.isinf() | (losses.isnan() & self._trains(index))
         mixing = self._now()
-        client_bytes, server_bytes = np.zeros(self.clients, dtype=np.int64), 0
+        known = self._share_losses(losses, traffic) if getattr(method, "shares_loss", False) else None
         for step in range(index * hops, (index + 1) * hops):
-            sent, served = bytes_sent(network, messages, step)
-            client_bytes, server_bytes = client_bytes + sent, server_bytes + served
-            messages = mix(network, method.sends, messages, step)
-        steps = torch.as_tensor(self.training.batches.steps, device=self.device)
-        self.state = vmap(lambda s, m, k: method.receive(s, m, self._round(index, k)))(state, messages, steps)
-        return RoundReport(losses, broken, client_bytes, server_bytes, mixing - started, self._now() - mixing)
+            traffic.add(network, method, messages, step, known)
+            messages = mix(network, method.sends, messages, step, known)
+        about = self._about(np.arange(self.clients), index)
+        self.state = vmap(lambda s, m, a: method.receive(s, m, self._round(index, a)))(state, messages, about)
+        return RoundReport(losses, broken, traffic.clients, traffic.server, mixing - started, self._now() - mixing)
 
     def models(self) -> Tensor:
         """Every client's model vector: [clients, d]."""
         vectors: Tensor = vmap(self.training.method.model)(self.state)
         return vectors
 
-    def _local_work(self, index: int, working: np.ndarray | None) -> tuple[State, Message, Tensor]:
+    def average(self) -> Tensor:
+        """The average model; where clients carry push-sum weights, they count by these."""
+        models, weigh = self.models(), getattr(self.training.method, "weight", None)
+        if weigh is None:
+            return models.mean(0)
+        weights: Tensor = vmap(weigh)(self.state)
+        return (weights / weights.sum()) @ models
+
+    def _open(self, method: Any, traffic: Traffic) -> State:
+        """The exchange before the first round, for a method that has one."""
+        network, opened = self.training.network, []
+        for client in range(self.clients):
+            about = {name: value[0] for name, value in self._about(np.array([client]), 0).items()}
+            state = {name: rows[client] for name, rows in self.state.items()}
+            gradient = partial(full_gradient, self.training, client, method.model(state))
+            opened.append(method.open(state, gradient, self._round(0, about)))
+        state, messages = _stack([s for s, _ in opened]), _stack([m for _, m in opened])
+        operators: dict[str, Operator] = dict.fromkeys(messages, "server" if network.sample is not None else "average")
+        for step in range(method.open_mixings):
+            traffic.add(network, None, messages, step, None)
+            messages = mix(network, operators, messages, step, None)
+        about = self._about(np.arange(self.clients), 0)
+        after: State = vmap(lambda s, m, a: method.opened(s, m, self._round(0, a)))(state, messages, about)
+        return after
+
+    def _share_losses(self, losses: Tensor, traffic: Traffic) -> np.ndarray:
+        """Every client tells all others its training loss: one number each."""
+        traffic.clients += (self.clients - 1) * losses.element_size()
+        # A client that did not train has no loss to tell; the others take it for an average one.
+        known: np.ndarray = torch.nan_to_num(losses, nan=float(losses.nanmean())).double().cpu().numpy()
+        return known
+
+    def _local_work(self, index: int, before: State) -> tuple[State, Message, Tensor]:
         """Every working client's round up to its message; the others keep their state and send nothing."""
         self.training.model.template.train()
+        working = self.training.network.participants(index * gossip_steps(self.training.method))
         clients = np.arange(self.clients) if working is None else working
-        state = {name: rows.clone() for name, rows in self.state.items()}
+        state = {name: rows.clone() for name, rows in before.items()}
         losses = torch.full((self.clients,), torch.nan, dtype=self.dtype, device=self.device)
         messages: Message = {}
         # Clients of similar work go together, so that few wait for the longest.
@@ -111,7 +139,7 @@ class Stacked:
         for start in range(0, len(ordered), self.chunk):
             chunk = ordered[start : start + self.chunk]
             rows = torch.as_tensor(chunk, device=self.device)
-            after, message, losses[rows] = self._run_chunk({n: v[rows] for n, v in self.state.items()}, chunk, index)
+            after, message, losses[rows] = self._run_chunk({n: v[rows] for n, v in before.items()}, chunk, index)
             for name, value in after.items():
                 state[name][rows] = value
             for name, value in message.items():
@@ -123,40 +151,34 @@ class Stacked:
     def _run_chunk(self, state: State, clients: np.ndarray, index: int) -> tuple[State, Message, Tensor]:
         work, method = self.training, self.training.method
         gathered = Gathered(work.batches, work.dataset, clients.tolist(), index, self.dtype)
-        steps = torch.as_tensor(work.batches.steps[clients], device=self.device)
+        about = self._about(clients, index)
         each, differentiate = _how_to_run(len(clients))
-        local = each(lambda s, k: method.begin(s, self._round(index, k)))(state, steps)
+        local = each(lambda s, a: method.begin(s, self._round(index, a)))(state, about)
         step = each(partial(self._step, index, differentiate))
         total = torch.zeros(len(clients), dtype=self.dtype, device=self.device)
         for k in range(gathered.steps):
             if work.model.draws_randomness:  # such a model runs one client at a time
                 torch.manual_seed(torch_seed(work.seed, Purpose.DROPOUT, int(clients[0]), index, k))
-            taken, loss = step(state, local, gathered.take(k), steps)
+            taken, loss = step(state, local, gathered.take(k), about)
             active = gathered.active[k]
             if not gathered.everyone[k]:  # a client that has done its steps keeps what it has
                 taken = tree_map(lambda new, old, a=active: torch.where(_like(a, new), new, old), taken, local)
             local = taken
             total += torch.where(active, loss * gathered.counts[k], 0.0)
-        after, message = each(lambda s, y, k: method.finish(s, y, self._round(index, k)))(state, local, steps)
+        after, message = each(lambda s, y, a: method.finish(s, y, self._round(index, a)))(state, local, about)
         return after, message, total / gathered.counts.sum(0)
 
+    def _about(self, clients: np.ndarray, index: int) -> About:
+        """What each of these clients knows of a round, as rows."""
+        return _stack([about_client(self.training, int(client), index) for client in clients])
+
+    def _round(self, index: int, about: About) -> Round:
+        return this_round(self.training, index, about)
+
     def _step(
-        self, index: int, differentiate: Differentiate, state: State, local: Local, batch: Batch, steps: Tensor
+        self, index: int, differentiate: Differentiate, state: State, local: Local, batch: Batch, about: About
     ) -> tuple[Local, Tensor]:
-        """One local step of one client."""
-        work = self.training
-
-        def objective(x: Tensor) -> Tensor:
-            losses = sample_losses(work.loss, work.model(x, batch.inputs), batch.targets)
-            return (losses * batch.weights).sum()
-
-        gradient = Gradient(differentiate(objective), work.weight_decay, work.clip)
-        after = work.method.step(state, local, gradient, self._round(index, steps))
-        loss = gradient.losses[0] if gradient.losses else batch.weights.new_zeros(())
-        return after, loss
-
-    def _round(self, index: int, steps: Tensor) -> Round:
-        return Round(index, self.training.lr * self.training.lr_decay**index, steps)
+        return take_step(self.training, differentiate, state, local, batch, self._round(index, about))
 
     def _trains(self, index: int) -> Tensor:
         """Which clients take local steps in a round."""
@@ -190,13 +212,13 @@ class Stacked:
             return None
         work = self.training
         each, differentiate = _how_to_run(len(clients))
-        steps = torch.as_tensor(work.batches.steps[clients], device=self.device)
+        about = self._about(clients, 0)
         state = {name: rows[clients] for name, rows in self.state.items()}
         batch = Gathered(work.batches, work.dataset, clients.tolist(), 0, self.dtype).take(0)
         try:
-            local = each(lambda s, k: work.method.begin(s, self._round(0, k)))(state, steps)
+            local = each(lambda s, a: work.method.begin(s, self._round(0, a)))(state, about)
             with self._own_random_stream():
-                each(partial(self._step, 0, differentiate))(state, local, batch, steps)
+                each(partial(self._step, 0, differentiate))(state, local, batch, about)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             return error
         return None
@@ -219,19 +241,7 @@ class Stacked:
 
 def _how_to_run(clients: int) -> tuple[Callable[..., Any], Differentiate]:
     """How a function of one client is applied to a chunk, and how its objective is differentiated there."""
-    return (_alone, _with_tape) if clients == 1 else (vmap, grad_and_value)
-
-
-def _with_tape(objective: Callable[[Tensor], Tensor]) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """`grad_and_value` by the ordinary tape, which costs less where nothing is vectorised."""
-
-    def gradient_and_loss(x: Tensor) -> tuple[Tensor, Tensor]:
-        leaf = x.detach().requires_grad_()
-        loss = objective(leaf)
-        (gradient,) = torch.autograd.grad(loss, leaf)
-        return gradient, loss.detach()
-
-    return gradient_and_loss
+    return (_alone, with_tape) if clients == 1 else (vmap, grad_and_value)
 
 
 def _alone(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -241,6 +251,10 @@ def _alone(function: Callable[..., Any]) -> Callable[..., Any]:
         return tree_map(lambda t: t.unsqueeze(0), function(*tree_map(lambda t: t.squeeze(0), stacked)))
 
     return call
+
+
+def _stack(rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
 
 def _like(active: Tensor, value: Tensor) -> Tensor:

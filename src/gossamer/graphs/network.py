@@ -15,6 +15,7 @@ from scipy.sparse.csgraph import breadth_first_order
 
 from gossamer.errors import GraphError
 
+Losses = NDArray[np.float64]
 TOLERANCE = 1e-12  # how far a sum that should be one may be off; rounding alone stays far below
 WINDOW = 10  # steps of an endlessly drawn graph that are checked before a run
 
@@ -45,26 +46,56 @@ class Network:
     build: Callable[[int], csr_array] = field(repr=False)
     sample: Callable[[int], NDArray[np.int64]] | None = field(default=None, repr=False)
     """The clients that a server calls at a step; None where there is no server."""
+    by_loss: Callable[[int, Losses], csr_array] | None = field(default=None, repr=False)
+    """The weights of a step where clients choose their neighbours by everyone's training loss; None elsewhere."""
     shape: tuple[int, ...] = field(default=(), repr=False)
     """How a picture lays the clients out: `(n,)` on a circle, `(rows, columns)` on a grid, `()` wherever they fall."""
 
     def __post_init__(self) -> None:
         size = None if self.period else 8  # a drawn graph is asked for the same step a few times, then never again
         object.__setattr__(self, "_build", lru_cache(size)(lambda step: _tidy(self, self.build(step), step)))
+        object.__setattr__(self, "_rows", lru_cache(size)(lambda step: _row_facts(self.matrix(step))))
 
-    def matrix(self, step: int) -> csr_array:
-        """The weights W of gossip step `step`, held to the claims when they are built. Shared: do not write to it."""
-        return self._build(step % self.period if self.period else step)  # type: ignore[attr-defined]  # set above
+    def matrix(self, step: int, losses: Losses | None = None) -> csr_array:
+        """The weights W of gossip step `step`, held to the claims when they are built. Shared: do not write to it.
+
+        `losses` are the clients' training losses, for a graph that goes by them; without them such a graph is drawn as
+        if all were equal.
+        """
+        if self.by_loss is not None and losses is not None:
+            return _tidy(self, self.by_loss(step, losses), step)
+        return self._build(self._phase(step))  # type: ignore[attr-defined]  # set above
+
+    def _phase(self, step: int) -> int:
+        return step % self.period if self.period else step
 
     def participants(self, step: int) -> NDArray[np.int64] | None:
         """The clients that work at `step`, in ascending order; None when everyone does."""
         return None if self.sample is None else self.sample(step)
 
-    def sends(self, step: int) -> NDArray[np.int64]:
+    def share(self, step: int) -> float:
+        """The share of all clients that work at `step`."""
+        return 1.0 if self.sample is None else len(self.sample(step)) / self.clients
+
+    def sends(self, step: int, losses: Losses | None = None) -> NDArray[np.int64]:
         """How many messages each client sends to others at `step`."""
         if self.sample is not None:  # one message to the server from each client it called
             return np.bincount(self.sample(step), minlength=self.clients)
-        return np.bincount(links(self.matrix(step)).indices, minlength=self.clients)
+        return np.bincount(links(self.matrix(step, losses)).indices, minlength=self.clients)
+
+    def hears(self, step: int) -> NDArray[np.int64]:
+        """How many others each client hears from at `step`; with a server, from nobody but the server."""
+        if self.sample is not None:
+            return np.ones(self.clients, dtype=np.int64)
+        counts: NDArray[np.int64] = self._rows(self._phase(step))[0]  # type: ignore[attr-defined]  # set above
+        return counts
+
+    def own_weights(self, step: int) -> NDArray[np.float64]:
+        """The weight that each client gives itself at `step`; with a server, none."""
+        if self.sample is not None:
+            return np.zeros(self.clients)
+        weights: NDArray[np.float64] = self._rows(self._phase(step))[1]  # type: ignore[attr-defined]  # set above
+        return weights
 
     def server_sends(self, step: int) -> int:
         """How many messages the server sends at `step`; zero without a server."""
@@ -134,6 +165,10 @@ def name_clients(clients: Iterable[int], most: int = 8) -> str:
     shown = numbers[: most if len(numbers) > most else -1]
     last = f"{len(numbers) - most} more" if len(numbers) > most else numbers[-1]
     return f"clients {', '.join(shown)} and {last}"
+
+
+def _row_facts(matrix: csr_array) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    return np.diff(links(matrix).indptr).astype(np.int64), matrix.diagonal()
 
 
 def _tidy(network: Network, matrix: csr_array, step: int) -> csr_array:

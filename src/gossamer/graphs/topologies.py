@@ -5,6 +5,7 @@ Self loops are never listed: every client always keeps a share of its own model.
 
 import inspect
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from math import isqrt
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
@@ -325,6 +326,29 @@ class DirectedRandom:
 
 
 @part
+class DirectedByLoss:
+    """Drawn anew at every step, directed: clients send to those whose training loss differs most from theirs."""
+
+    neighbours: Annotated[int, Field(ge=1, description="how many others a client sends to")] = 10
+
+    def bind(self, clients: int, seed: int) -> Network:
+        _at_least(2, clients, "directed-by-loss")
+        _fewer_than_clients("directed-by-loss", "neighbours", self.neighbours, clients)
+
+        def choose(step: int, losses: NDArray[np.float64]) -> csr_array:
+            """Client j picks i with probability proportional to exp |f_i − f_j|: the top of that plus Gumbel noise."""
+            rng = generator(seed, Purpose.GRAPH, round=step)
+            scores = np.abs(losses[:, None] - losses[None, :]) + rng.gumbel(size=(clients, clients))
+            np.fill_diagonal(scores, -np.inf)  # the client itself always keeps its share
+            receivers = np.argpartition(-scores, self.neighbours - 1, axis=0)[: self.neighbours]
+            senders = np.broadcast_to(np.arange(clients), receivers.shape)
+            return _weigh(_ones(clients, receivers.ravel(), senders.ravel()), "column")
+
+        network = _drawn("directed-by-loss", clients, "column", lambda step: choose(step, np.zeros(clients)))
+        return replace(network, by_loss=choose)
+
+
+@part
 class Server:
     """A server averages the clients it calls and sends the result to all: the centralized baseline."""
 
@@ -460,6 +484,7 @@ GRAPHS = Catalog(
         "random-symmetric": RandomSymmetric,
         "random-pull": RandomPull,
         "directed-random": DirectedRandom,
+        "directed-by-loss": DirectedByLoss,
         "circulant": Circulant,
         "isolated": Isolated,
         "server": Server,

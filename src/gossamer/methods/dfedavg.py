@@ -21,8 +21,9 @@ from gossamer.parts import part
 class DFedAvg(AveragesModels):
     """Several local SGD steps, then one average with the neighbours."""
 
+    family: ClassVar = "averaging"
     paper: ClassVar = "Sun et al. 2022, arXiv 2104.11375"
-    laws: ClassVar[tuple[str, ...]] = ("I1", "I13", "I21", "I22")
+    laws: ClassVar[tuple[str, ...]] = ("I1", "I13", "I20", "I21", "I22")
 
     def begin(self, state: State, round: Round) -> Local:
         return {"y": state["x"]}
@@ -33,13 +34,21 @@ class DFedAvg(AveragesModels):
 
 
 @part
+class Gossip(DFedAvg):
+    """Local decentralized SGD: DFedAvg's rule under its older name."""
+
+    paper: ClassVar = "Koloskova et al. 2020, arXiv 2003.10422"
+
+
+@part
 class DFedAvgM(AveragesModels):
     """DFedAvg with heavy-ball momentum in the local steps."""
 
     momentum: Annotated[float, Field(ge=0, lt=1, description="θ, how much of the velocity a step keeps")] = 0.9
 
+    family: ClassVar = "averaging"
     paper: ClassVar = "Sun et al. 2022, arXiv 2104.11375"
-    laws: ClassVar[tuple[str, ...]] = ("I1", "I13", "I21", "I22")
+    laws: ClassVar[tuple[str, ...]] = ("I1", "I13", "I20", "I21", "I22")
 
     def begin(self, state: State, round: Round) -> Local:
         return {"y": state["x"], "velocity": torch.zeros_like(state["x"])}
@@ -60,8 +69,9 @@ class DPSGD:
     ] = "adapt-then-combine"
     work: Annotated[Literal["step", "epoch"], Field(description="local work of a round")] = "step"
 
+    family: ClassVar = "averaging"
     paper: ClassVar = "Lian et al. 2017, arXiv 1705.09056"
-    laws: ClassVar[tuple[str, ...]] = ("I1", "I14", "I21", "I22")
+    laws: ClassVar[tuple[str, ...]] = ("I1", "I14", "I20", "I21", "I22")
     sends: ClassVar[dict[str, Operator]] = {"x": "average"}
 
     @property

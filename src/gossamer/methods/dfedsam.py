@@ -22,8 +22,9 @@ class DFedSAM(AveragesModels):
 
     rho: Annotated[float, Field(ge=0, description="ρ, radius of the perturbation")] = 0.01
 
+    family: ClassVar = "averaging"
     paper: ClassVar = "Shi et al. 2023, ICML (PMLR 202)"
-    laws: ClassVar[tuple[str, ...]] = ("I1", "I9", "I21", "I22")
+    laws: ClassVar[tuple[str, ...]] = ("I1", "I9", "I20", "I21", "I22")
 
     def begin(self, state: State, round: Round) -> Local:
         return {"y": state["x"]}
@@ -39,4 +40,4 @@ class DFedSAMMGS(DFedSAM):
 
     gossip_steps: Annotated[int, Field(ge=1, description="Q, averages in a round")] = 4
 
-    laws: ClassVar[tuple[str, ...]] = ("I1", "I9", "I10", "I21", "I22")
+    laws: ClassVar[tuple[str, ...]] = ("I1", "I9", "I10", "I20", "I21", "I22")

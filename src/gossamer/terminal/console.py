@@ -22,6 +22,11 @@ def percent(value: float | None, spread: float | None = None) -> str:
     return f"{100 * value:.1f} %" if not spread else f"{100 * value:.1f} ± {100 * spread:.1f} %"
 
 
+def number(value: float | None) -> str:
+    """A measured number, to three digits."""
+    return "–" if value is None or value != value else f"{value:.3g}"
+
+
 def size(count: float) -> str:
     """Bytes as a person reads them.
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
@@ -29,7 +30,7 @@ class Quiet:
     def round(self, metrics: Metrics, timings: Metrics) -> None: ...
 
     def say(self, message: str) -> None:
-        err.print(f"[yellow]note:[/] {message}", soft_wrap=True)
+        err.print(f"[yellow]note:[/] {escape(message)}", soft_wrap=True)
 
     def close(self) -> None: ...
 
@@ -74,8 +75,8 @@ class LiveBar(Quiet):
     def start(self, prepared: Prepared, chunk: str, done: int) -> None:
         if self._verbose:
             err.print(f"[dim]{opening(prepared)}; clients run {chunk}[/]", soft_wrap=True)
-        rounds = prepared.experiment.rounds
-        self._task = self._progress.add_task("", total=rounds, completed=done, label=self._label, text="starting")
+        rounds, label = prepared.experiment.rounds, escape(self._label)
+        self._task = self._progress.add_task("", total=rounds, completed=done, label=label, text="starting")
         self._progress.start()
 
     def round(self, metrics: Metrics, timings: Metrics) -> None:

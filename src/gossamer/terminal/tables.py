@@ -1,69 +1,71 @@
 """The tables that commands print."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
+from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from gossamer.graphs import GraphSummary
 from gossamer.parts import Catalog, parameters_of, summary_of
 from gossamer.runs.record import RunRecord
-from gossamer.terminal.console import percent, size
+from gossamer.terminal.console import number, percent, size
 
 
 def results_table(table: pd.DataFrame, title: str, seeds: int) -> Table:
-    """The comparison's table: mean ± spread over the seeds."""
-    shown = Table(title=title, title_justify="left", header_style="bold", title_style="bold")
-    shown.add_column("variant")
-    columns = ("best", "last", "worst client", "gap", "consensus", "sent per client", "time")
-    for name in columns:
-        shown.add_column(name, justify="right")
+    """The comparison's table: mean ± spread over the seeds; the best variant stands out."""
+    shown = _table(title)
+    shown.add_column("variant", no_wrap=True)
+    for name in ("best", "last", "worst\nclient", "consensus", "sent per\nclient", "time"):
+        shown.add_column(name, justify="right", no_wrap=True)
     leader = table["best accuracy"].idxmax() if table["best accuracy"].notna().any() else None
     for label, row in table.iterrows():
-
-        def number(key: str, text: str, row: pd.Series = row) -> str:
-            value, spread = row[key], row[f"{key} spread"]
-            if value != value:
-                return "–"
-            return format(value, text) + (f" ± {format(spread, '.1g')}" if seeds > 1 else "")
-
+        spread = {key: row[f"{key} spread"] if seeds > 1 else None for key in ACCURACIES}
         shown.add_row(
-            str(label),
-            percent(row["best accuracy"], row["best accuracy spread"]),
-            percent(row["last accuracy"], row["last accuracy spread"]),
-            percent(row["worst client"], row["worst client spread"]),
-            percent(row["gap"], row["gap spread"]),
-            number("consensus", ".3g"),
+            escape(str(label)),
+            *(percent(row[key], spread[key]) for key in ACCURACIES),
+            number(row["consensus"]),
             size(row["bytes per client"]),
             f"{row['seconds']:.1f} s",
-            style="green" if label == leader else None,
+            style="bold green" if label == leader else None,
         )
     return shown
 
 
-def run_table(records: Sequence[RunRecord]) -> Table:
-    """One row per run, for `show`."""
-    shown = Table(header_style="bold")
-    shown.add_column("run")
-    names = ("method", "graph", "rounds", "best", "last", "worst client", "consensus", "sent per client", "time")
-    for name in names:
-        shown.add_column(name, justify="left" if name in ("method", "graph") else "right")
+ACCURACIES = ("best accuracy", "last accuracy", "worst client")
+
+
+def run_table(records: Sequence[RunRecord], wide: bool) -> Table:
+    """One row per run, for `show`; on a wide terminal with its method and graph."""
+    shown = _table(None)
+    shown.add_column("run", overflow="fold", min_width=16)
+    for name in ("method", "graph") if wide else ():
+        shown.add_column(name)
+    for name in ("rounds", "best", "last", "worst\nclient", "consensus", "sent per\nclient", "time"):
+        shown.add_column(name, justify="right", no_wrap=True)
     for record in records:
         sent = record.metrics["bytes_per_client"].sum() if len(record.metrics) else 0
         shown.add_row(
-            record.label,
-            part_text(record.experiment.get("method", "")),
-            part_text(record.experiment.get("graph", "default")),
+            escape(record.label),
+            *(escape(part_text(record.experiment.get(key, ""))) for key in ("method", "graph") if wide),
             f"{record.rounds}/{record.experiment['rounds']}",
             percent(record.best()),
             percent(record.last("test_accuracy")),
             percent(record.last("client_accuracy_worst")),
-            f"{record.last('consensus'):.3g}",
+            number(record.last("consensus")),
             size(sent),
             f"{record.seconds:.1f} s",
         )
     return shown
+
+
+def _table(title: str | None) -> Table:
+    return Table(
+        title=title, title_justify="left", title_style="bold", header_style="bold",
+        box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
+    )  # fmt: skip
 
 
 def part_text(spec: Any) -> str:
@@ -74,18 +76,18 @@ def part_text(spec: Any) -> str:
     return str(spec)
 
 
-def catalog_table(catalog: Catalog, extra: Mapping[str, Iterable[str]] | None = None) -> Table:
-    """What there is of one kind, one line each, with parameters and their defaults."""
-    shown = Table(header_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    shown.add_column("name", style="bold cyan", no_wrap=True)
-    shown.add_column("what it is")
-    shown.add_column("parameters (defaults)")
-    for title in extra or {}:
-        shown.add_column(title)
-    more = [list(column) for column in (extra or {}).values()]
-    for row, (name, maker) in enumerate(catalog.items()):
-        parameters = ", ".join(f"{key}={value}" for key, value in parameters_of(maker).items())
-        shown.add_row(name, summary_of(maker), parameters or "[dim]none[/]", *(column[row] for column in more))
+def catalog_list(catalog: Catalog, more: Callable[[Any], str] | None = None) -> Table:
+    """What there is of one kind: the name and one line, then the parameters with their defaults."""
+    shown = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    shown.add_column(style="bold cyan", no_wrap=True)
+    shown.add_column()
+    for name, maker in catalog.items():
+        words = [f"{key}={value}" for key, value in parameters_of(maker).items()]
+        words = [", ".join(words)] if words else []
+        words += [more(maker)] if more else []
+        shown.add_row(name, escape(summary_of(maker)))
+        if words:
+            shown.add_row("", f"[dim]{escape(' · '.join(words))}[/]")
     return shown
 
 

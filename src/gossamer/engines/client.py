@@ -1,0 +1,101 @@
+"""What one client does in a round, whoever runs it: its batches differentiated, its step taken."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gossamer.data import Batch, Batches, Dataset
+from gossamer.graphs import Network
+from gossamer.methods import Gradient, Local, Method, Round, State, gossip_steps
+from gossamer.models import Loss, VectorModel, sample_losses
+from gossamer.randomness import Purpose, generator
+
+Differentiate = Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], tuple[Tensor, Tensor]]]
+About = dict[str, Tensor]
+
+#: Samples of a full local gradient that are differentiated at once.
+FULL_GRADIENT_BATCH = 500
+
+
+class Training(NamedTuple):
+    """How clients train: what is the same for all of them in every round."""
+
+    method: Method
+    model: VectorModel
+    loss: Loss
+    dataset: Dataset
+    batches: Batches
+    network: Network
+    rounds: int
+    lr: float
+    lr_decay: float
+    weight_decay: float
+    clip: float | None
+    seed: int
+
+
+def take_step(
+    work: Training, differentiate: Differentiate, state: State, local: Local, batch: Batch, round: Round
+) -> tuple[Local, Tensor]:
+    """One local step, and the loss of its mini-batch before it."""
+
+    def objective(x: Tensor) -> Tensor:
+        losses = sample_losses(work.loss, work.model(x, batch.inputs), batch.targets)
+        return (losses * batch.weights).sum()
+
+    gradient = Gradient(differentiate(objective), work.weight_decay, work.clip)
+    after = work.method.step(state, local, gradient, round)
+    loss = gradient.losses[0] if gradient.losses else batch.weights.new_zeros(())
+    return after, loss
+
+
+def full_gradient(work: Training, client: int, x: Tensor) -> Tensor:
+    """The gradient of all of a client's samples at x; zero without samples."""
+    part = work.batches.parts[client]
+    total = torch.zeros_like(x)
+    for start in range(0, len(part), FULL_GRADIENT_BATCH):
+        rows = torch.as_tensor(part[start : start + FULL_GRADIENT_BATCH], device=x.device)
+        inputs = work.dataset.scaling.apply(work.dataset.train.inputs[rows], x.dtype)
+        targets = work.dataset.train.targets[rows]
+
+        def objective(v: Tensor, inputs: Tensor = inputs, targets: Tensor = targets) -> Tensor:
+            return sample_losses(work.loss, work.model(v, inputs), targets).sum() / len(part)
+
+        total += with_tape(objective)(x)[0]
+    return total
+
+
+def about_client(work: Training, client: int, index: int) -> About:
+    """What a client knows of a round and others may not: its steps, its place in the graph, its noise."""
+    step, x0 = index * gossip_steps(work.method), work.model.initial
+    about = {
+        # In the model's own precision: an integer tensor times η would be rounded to single.
+        "steps": x0.new_tensor(int(work.batches.steps[client])),
+        "degree": x0.new_tensor(int(work.network.hears(step)[client])),
+        "own_weight": x0.new_tensor(float(work.network.own_weights(step)[client])),
+    }
+    if getattr(work.method, "draws", False):
+        noise = generator(work.seed, Purpose.METHOD, client, index).random(work.model.size, dtype=np.float32)
+        about["noise"] = torch.from_numpy(noise).to(x0)
+    return about
+
+
+def this_round(work: Training, index: int, about: About) -> Round:
+    """A round as one client knows it."""
+    share = work.network.share(index * gossip_steps(work.method))
+    return Round(index, work.rounds, work.lr * work.lr_decay**index, share=share, **about)
+
+
+def with_tape(objective: Callable[[Tensor], Tensor]) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """`grad_and_value` by the ordinary tape, which costs less where nothing is vectorised."""
+
+    def gradient_and_loss(x: Tensor) -> tuple[Tensor, Tensor]:
+        leaf = x.detach().requires_grad_()
+        loss = objective(leaf)
+        (gradient,) = torch.autograd.grad(loss, leaf)
+        return gradient, loss.detach()
+
+    return gradient_and_loss

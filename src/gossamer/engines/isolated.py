@@ -1,0 +1,183 @@
+"""The contract in its plainest form: every client an object that sees its state, its data and its mailbox.
+
+Slow and simple on purpose. It is the reference that faster engines are held to, and what a peer on a network does. A
+`trace` may delay, double or drop messages; what follows from that is said in `Client.mix`.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gossamer.data import Batch, Batches, Gathered, Samples
+from gossamer.engines.client import Training, about_client, full_gradient, take_step, this_round, with_tape
+from gossamer.errors import GossamerError
+from gossamer.methods import Message, Operator, Round, arrived, gossip_steps, mixes, travelling
+
+#: (step, sender, receiver) -> by how many steps each copy is late: () is lost, (0,) on time, (0, 0) doubled.
+Trace = Callable[[int, int, int], tuple[int, ...]]
+
+
+def on_time(step: int, sender: int, receiver: int) -> tuple[int, ...]:  # noqa: ARG001  # a perfect network
+    """The trace of a perfect network."""
+    return (0,)
+
+
+class Letter(NamedTuple):
+    """One message on its way: who sent it at which gossip step, what share of it is meant, the tensors that travel."""
+
+    sender: int
+    step: int
+    share: float
+    wire: Message
+
+
+class Client:
+    """One client. It knows the experiment, its number, its own samples, and what is in its mailbox."""
+
+    def __init__(self, number: int, training: Training) -> None:
+        self.number = number
+        self.work = _with_own_samples_only(number, training)
+        self.method: Any = training.method
+        self.state = self.method.init(training.model.initial)
+        self.message: Message = {}
+        self.mailbox: list[Letter] = []
+        self.seen: set[tuple[int, int]] = set()
+
+    def round(self, index: int) -> Round:
+        """The round as this client knows it."""
+        return this_round(self.work, index, about_client(self.work, self.number, index))
+
+    def open(self) -> None:
+        """The message before the first round, of a method that has one."""
+        gradient = partial(full_gradient, self.work, self.number, self.method.model(self.state))
+        self.state, self.message = self.method.open(self.state, gradient, self.round(0))
+
+    def train(self, index: int) -> float:
+        """Local steps, up to the message; gives the mean training loss, NaN without a step."""
+        round, dtype = self.round(index), self.work.model.initial.dtype
+        own = Gathered(self.work.batches, self.work.dataset, [self.number], index, dtype)
+        local, total = self.method.begin(self.state, round), 0.0
+        for k in range(own.steps):
+            batch = Batch(*(tensor[0] for tensor in own.take(k)))
+            local, loss = take_step(self.work, with_tape, self.state, local, batch, round)
+            total += float(loss * own.counts[k, 0])
+        self.state, self.message = self.method.finish(self.state, local, round)
+        return total / float(own.counts.sum()) if own.steps else float("nan")
+
+    def mix(self, step: int, operators: dict[str, Operator], row: dict[int, float], own: float) -> None:
+        """Turn the message into what the mailbox makes of it; `row` holds the weight of each neighbour to hear.
+
+        average   a missing letter leaves its weight with the client's own message, a late one is of no use
+        push      mass counts whenever it arrives, and only once; what is lost is lost
+        sum       every neighbour must be heard
+        """
+        letters = {(x.sender, x.step): x for x in self.mailbox if (x.sender, x.step) not in self.seen}
+        self.mailbox, self.seen = [], self.seen | set(letters)
+        told = {key: arrived(self.method, letter.wire) for key, letter in letters.items()}
+        heard = {sender: message for (sender, at), message in told.items() if at == step and sender in row}
+        mixed = {}
+        for key, (name, operator) in mixes(operators, self.message).items():
+            mine = self.message[name]
+            if operator == "average":
+                missing = sum(weight for sender, weight in row.items() if sender not in heard)
+                mixed[key] = (own + missing) * mine + sum(row[j] * message[name] for j, message in heard.items())
+            elif operator in ("push", "deliver"):
+                kept = own * mine if operator == "push" else mine * 0
+                mixed[key] = kept + sum(letters[at].share * message[name] for at, message in told.items())
+            else:
+                if silent := sorted(set(row) - set(heard)):
+                    raise GossamerError(f"client {self.number} did not hear from client {silent[0]} at step {step}")
+                mixed[key] = mine * 0 + sum(message[name] for message in heard.values())
+        self.message = mixed
+
+
+class Isolated:
+    """Runs clients that know nothing of each other but their letters."""
+
+    def __init__(self, training: Training, trace: Trace = on_time) -> None:
+        self.training = training
+        self.clients = [Client(number, training) for number in range(len(training.batches.parts))]
+        self.trace = trace
+        self.post: list[tuple[int, int, Letter]] = []  # (arrives at step, receiver, letter)
+
+    def round(self, index: int) -> None:
+        """One round: everyone trains, letters travel, everyone receives."""
+        network, method = self.training.network, self.training.method
+        if index == 0 and hasattr(method, "open"):
+            self._open(method)
+        called = network.participants(index * gossip_steps(method))
+        working = self.clients if called is None else [self.clients[i] for i in called]
+        losses = np.full(len(self.clients), np.nan)
+        for client in working:
+            losses[client.number] = client.train(index)
+        # Telling everyone the loss is a broadcast of its own, before anyone chooses whom to write to.
+        known = np.nan_to_num(losses, nan=float(np.nanmean(losses))) if getattr(method, "shares_loss", False) else None
+        for step in range(index * gossip_steps(method), (index + 1) * gossip_steps(method)):
+            self._exchange(step, method.sends, known)
+        for client in self.clients:
+            client.state = method.receive(client.state, client.message, client.round(index))
+
+    def models(self) -> Tensor:
+        """Every client's model vector: [clients, d]."""
+        return torch.stack([client.method.model(client.state) for client in self.clients])
+
+    def _open(self, method: Any) -> None:
+        for client in self.clients:
+            client.open()
+        operator: Operator = "server" if self.training.network.sample is not None else "average"
+        for step in range(method.open_mixings):
+            # Steps before the first are numbered from below, so that no letter is taken for one of a round.
+            operators = dict.fromkeys(self.clients[0].message, operator)
+            self._exchange(step, operators, None, at=step - method.open_mixings)
+        for client in self.clients:
+            client.state = method.opened(client.state, client.message, client.round(0))
+
+    def _exchange(
+        self, step: int, operators: dict[str, Operator], losses: np.ndarray | None, at: int | None = None
+    ) -> None:
+        """One gossip step: every client writes to its out-neighbours, then mixes what its mailbox holds."""
+        at = step if at is None else at
+        if "server" in operators.values():
+            self._through_server(step, operators)
+            return
+        weights = self.training.network.matrix(step, losses).toarray()
+        coded = at >= 0  # what is exchanged before the first round has no packed form
+        for sender in self.clients:
+            wire = travelling(sender.method, sender.message) if coded else sender.message
+            for receiver in np.flatnonzero(weights[:, sender.number]):
+                if receiver != sender.number:
+                    letter = Letter(sender.number, at, float(weights[receiver, sender.number]), wire)
+                    late = self.trace(at, sender.number, int(receiver))
+                    self.post += [(at + delay, int(receiver), letter) for delay in late]
+        for _, addressee, letter in [entry for entry in self.post if entry[0] <= at]:
+            self.clients[addressee].mailbox.append(letter)
+        self.post = [entry for entry in self.post if entry[0] > at]
+        for client in self.clients:
+            heard = {int(j): float(weights[client.number, j]) for j in np.flatnonzero(weights[client.number])}
+            own = heard.pop(client.number, 0.0)
+            client.mix(at, operators, heard, own)
+
+    def _through_server(self, step: int, operators: dict[str, Operator]) -> None:
+        """The server's step: the mean of what the called clients sent, told to everyone."""
+        called = self.training.network.participants(step)
+        sent = [self.clients[i].message for i in (range(len(self.clients)) if called is None else called)]
+        means = {name: torch.stack([message[name] for message in sent]).mean(0) for name in operators}
+        for client in self.clients:
+            client.message = means
+
+
+def _with_own_samples_only(number: int, training: Training) -> Training:
+    """The same training with nobody's samples but this client's."""
+    part = training.batches.parts[number]
+    rows = torch.as_tensor(part, device=training.dataset.train.inputs.device)
+    train = Samples(training.dataset.train.inputs[rows], training.dataset.train.targets[rows])
+    nothing = np.arange(0)
+    parts = [np.arange(len(part)) if i == number else nothing for i in range(len(training.batches.parts))]
+    batches = training.batches
+    own = Batches(parts, batches.batch_size, batches.epochs, batches.asked_steps, batches.seed)
+    return training._replace(dataset=replace(training.dataset, train=train, clients=None), batches=own)

@@ -1,0 +1,107 @@
+"""ECL, PDMM and ECL-ISVR: edge-consensus learning, in its node form.
+
+Every edge carries a dual variable z_{i|j} that pulls its two ends together. Summed over a client's edges, two vectors
+S_i = Σ_j A_{i|j} z_{i|j} and T_i = Σ_j A_{i|j} z_{j|i} are all that is ever needed (A_{i|j} = ±1, opposite at the two
+ends), so no client keeps anything per edge, and it sends its model alone. E_i neighbours, coupling η_c:
+
+    ECL    x ← (x − η g(x) + η η_c S_i) / (1 + η η_c E_i)              K times: a linearised proximal step
+    PDMM   x ← x − η (g(x) + η_c (E_i x − S_i))                        K times: the local problem by plain steps
+    then   S_i ← (1−θ) S_i + θ (T_i + 2 Σ_j x_j),   T_i ← (1−θ) T_i + θ (S_i − 2 E_i x_i)
+
+θ = 1, or ½ for the ADMM flavour. Static graphs only: a lost message may not be skipped.
+"""
+
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from gossamer.methods.contract import Local, Message, Need, Operator, Round, State
+from gossamer.methods.local import Gradient
+from gossamer.parts import part
+
+Coupling = Annotated[
+    float | None, Field(gt=0, description="η_c, strength of the pull; none: 1 / (η E_i max(K − 1, 1))")
+]
+
+
+@part
+class CouplesEdges:
+    """What the three share: the summed duals and their exchange."""
+
+    relaxation: Annotated[float, Field(gt=0, le=1, description="θ: 1, or 0.5 for the ADMM flavour")] = 1.0
+
+    family: ClassVar = "edge consensus"
+    laws: ClassVar[tuple[str, ...]] = ("I17", "I20", "I21")
+    sends: ClassVar[dict[str, Operator]] = {"x": "sum"}
+    needs: ClassVar[tuple[Need, ...]] = ("undirected", "static")
+
+    def init(self, x0: Tensor) -> State:
+        return {"x": x0, "S": x0 * 0, "T": x0 * 0}
+
+    def begin(self, state: State, round: Round) -> Local:
+        return {"y": state["x"]}
+
+    def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
+        return {**state, "x": local["y"]}, {"x": local["y"]}
+
+    def receive(self, state: State, mixed: Message, round: Round) -> State:
+        x, S, T, theta = state["x"], state["S"], state["T"], self.relaxation
+        return {
+            "x": x,
+            "S": (1 - theta) * S + theta * (T + 2 * mixed["x"]),
+            "T": (1 - theta) * T + theta * (S - 2 * round.degree * x),
+        }
+
+    def model(self, state: State) -> Tensor:
+        return state["x"]
+
+
+def default_coupling(round: Round) -> Tensor:
+    """1 / (η E (K − 1)), the choice of the C-ECL code, which leaves K = 1 open."""
+    return 1 / (round.lr * torch.clamp(round.degree, min=1) * torch.clamp(round.steps - 1, min=1))
+
+
+def proximal_step(y: Tensor, S: Tensor, gradient: Tensor, coupling: Tensor | float, round: Round) -> Tensor:
+    """One linearised step on the local problem, with the pull of the edges taken at the new point."""
+    pull = round.lr * coupling
+    return (y - round.lr * gradient + pull * S) / (1 + pull * round.degree)
+
+
+@part
+class ECL(CouplesEdges):
+    """Edge-consensus learning: linearised proximal steps, pulled together along every edge."""
+
+    coupling: Coupling = None
+
+    paper: ClassVar = "Niwa et al. 2020, KDD"
+
+    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
+        coupling = default_coupling(round) if self.coupling is None else self.coupling
+        return {"y": proximal_step(local["y"], state["S"], gradient(local["y"]), coupling, round)}
+
+
+@part
+class ECLISVR(CouplesEdges):
+    """ECL with the coupling that makes it a variance-reduced method: η_c = 1 / (η (K E + K − E))."""
+
+    paper: ClassVar = "Niwa et al. 2021, ICML (PMLR 139)"
+
+    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
+        K, E = round.steps, round.degree
+        coupling = 1 / (round.lr * (K * E + K - E))
+        return {"y": proximal_step(local["y"], state["S"], gradient(local["y"]), coupling, round)}
+
+
+@part
+class PDMM(CouplesEdges):
+    """The primal-dual method of multipliers, its local problem solved by K plain steps."""
+
+    coupling: Coupling = None
+
+    paper: ClassVar = "Zhang and Heusdens 2018, IEEE TSIPN 4(1)"
+
+    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
+        y, coupling = local["y"], default_coupling(round) if self.coupling is None else self.coupling
+        return {"y": y - round.lr * (gradient(y) + coupling * (round.degree * y - state["S"]))}

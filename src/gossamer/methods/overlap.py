@@ -1,0 +1,49 @@
+"""Overlap-SGP: push-sum with messages under way while the next local steps are taken.
+
+    x ← x + what has arrived,  w likewise;   send the shares of (x, w) and keep one's own:  x ← p x,  w ← p w
+    K times:  x ← x − η g(x/w);   what was sent arrives at the next round
+
+The totals of x and w are conserved with what is under way counted in.
+"""
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from gossamer.methods.contract import Local, Message, Operator, Round, State
+from gossamer.methods.local import Gradient
+from gossamer.parts import part
+
+
+@part
+class OverlapSGP:
+    """Push-sum whose messages travel during the local steps and arrive one round later."""
+
+    family: ClassVar = "push-sum"
+    paper: ClassVar = "Assran et al. 2019, arXiv 1811.10792"
+    laws: ClassVar[tuple[str, ...]] = ("I2", "I20", "I21")
+    sends: ClassVar[dict[str, Operator]] = {"x": "deliver", "weight": "deliver"}
+
+    def init(self, x0: Tensor) -> State:
+        one = x0.new_ones(())
+        return {"x": x0, "weight": one, "arriving": x0 * 0, "arriving_weight": one * 0}
+
+    def begin(self, state: State, round: Round) -> Local:
+        x, weight = state["x"] + state["arriving"], state["weight"] + state["arriving_weight"]
+        return {"x": round.own_weight * x, "weight": round.own_weight * weight, "sent": x, "sent_weight": weight}
+
+    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
+        return {**local, "x": local["x"] - round.lr * gradient(local["x"] / local["weight"])}
+
+    def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
+        message = {"x": local["sent"], "weight": local["sent_weight"]}
+        return {**state, "x": local["x"], "weight": local["weight"]}, message
+
+    def receive(self, state: State, mixed: Message, round: Round) -> State:
+        return {**state, "arriving": mixed["x"], "arriving_weight": mixed["weight"]}
+
+    def model(self, state: State) -> Tensor:
+        return (state["x"] + state["arriving"]) / self.weight(state)
+
+    def weight(self, state: State) -> Tensor:
+        return state["weight"] + state["arriving_weight"]

@@ -1,0 +1,139 @@
+"""SGP, OSGP, DFedSGPM, DFedSGPSM and AsyNG: push-sum on directed graphs.
+
+A client holds a biased x_i and a scalar weight w_i (1 at the start); its model is z_i = x_i / w_i. It sends each
+out-neighbour the same share of both, so their totals never change whatever the out-degrees are.
+
+    K times:  z = x/w;   g = (SAM) gradient at z;   v ← α v + g;   x ← x − η v           then  x ← P x,  w ← P w
+
+α = 0, ρ = 0 is OSGP as the DFedSGPSM paper compares with it; one step of that is SGP. AsyNG takes all K gradients at
+the z of the round's start.
+"""
+
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from gossamer.methods.contract import Local, LocalWork, Message, Operator, Round, State
+from gossamer.methods.local import Gradient, heavy_ball, sam_gradient
+from gossamer.parts import part
+
+Momentum = Annotated[float, Field(ge=0, lt=1, description="α, how much of the velocity a step keeps")]
+Rho = Annotated[float, Field(ge=0, description="ρ, radius of the perturbation of z")]
+
+
+class PushesMass:
+    """The conduct of push-sum: x and its weight travel together, the model is their ratio."""
+
+    family: ClassVar = "push-sum"
+    sends: ClassVar[dict[str, Operator]] = {"x": "push", "weight": "push"}
+
+    def init(self, x0: Tensor) -> State:
+        return {"x": x0, "weight": x0.new_ones(())}
+
+    def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
+        return state, {"x": local["x"], "weight": state["weight"]}
+
+    def receive(self, state: State, mixed: Message, round: Round) -> State:
+        return {"x": mixed["x"], "weight": mixed["weight"]}
+
+    def model(self, state: State) -> Tensor:
+        return state["x"] / state["weight"]
+
+    def weight(self, state: State) -> Tensor:
+        return state["weight"]
+
+
+@part
+class SGP(PushesMass):
+    """One local SGD step (or one epoch), then push-sum."""
+
+    work: Annotated[Literal["step", "epoch"], Field(description="local work of a round")] = "step"
+
+    paper: ClassVar = "Assran et al. 2019, arXiv 1811.10792"
+    laws: ClassVar[tuple[str, ...]] = ("I2", "I9", "I18", "I20", "I21", "I22")
+
+    @property
+    def local_work(self) -> LocalWork:
+        return LocalWork(steps=1) if self.work == "step" else LocalWork(epochs=1)
+
+    def begin(self, state: State, round: Round) -> Local:
+        return {"x": state["x"]}
+
+    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
+        return {"x": local["x"] - round.lr * gradient(local["x"] / state["weight"])}
+
+
+@part
+class OSGP(PushesMass):
+    """Several local SGD steps at the de-biased model, then push-sum."""
+
+    paper: ClassVar = "Assran et al. 2019, as compared with in the DFedSGPSM paper"
+    laws: ClassVar[tuple[str, ...]] = ("I2", "I9", "I20", "I21", "I22")
+
+    def begin(self, state: State, round: Round) -> Local:
+        return {"x": state["x"]}
+
+    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
+        return {"x": local["x"] - round.lr * gradient(local["x"] / state["weight"])}
+
+
+@part
+class DFedSGPM(PushesMass):
+    """OSGP with heavy-ball momentum in the local steps."""
+
+    momentum: Momentum = 0.9
+
+    paper: ClassVar = "the DFedSGPSM paper"
+    laws: ClassVar[tuple[str, ...]] = ("I2", "I9", "I20", "I21", "I22")
+
+    def begin(self, state: State, round: Round) -> Local:
+        return {"x": state["x"], "velocity": torch.zeros_like(state["x"])}
+
+    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
+        velocity = heavy_ball(local["velocity"], gradient(local["x"] / state["weight"]), self.momentum)
+        return {"x": local["x"] - round.lr * velocity, "velocity": velocity}
+
+
+@part
+class DFedSGPSM(PushesMass):
+    """DFedSGPM with sharpness-aware (SAM) local steps."""
+
+    momentum: Momentum = 0.9
+    rho: Rho = 0.1
+
+    paper: ClassVar = "the DFedSGPSM paper, Algorithm 1"
+    laws: ClassVar[tuple[str, ...]] = ("I2", "I9", "I20", "I21", "I22")
+
+    def begin(self, state: State, round: Round) -> Local:
+        return {"x": state["x"], "velocity": torch.zeros_like(state["x"])}
+
+    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
+        direction = sam_gradient(gradient, local["x"] / state["weight"], self.rho)
+        velocity = heavy_ball(local["velocity"], direction, self.momentum)
+        return {"x": local["x"] - round.lr * velocity, "velocity": velocity}
+
+
+@part
+class DFedSGPSMS(DFedSGPSM):
+    """DFedSGPSM where clients send to those whose training loss differs most from theirs."""
+
+    paper: ClassVar = "the DFedSGPSM paper, equation 2"
+    laws: ClassVar[tuple[str, ...]] = ("I2", "I9", "I20")
+    shares_loss: ClassVar = True
+    default_graph: ClassVar = "directed-by-loss"
+
+
+@part
+class AsyNG(PushesMass):
+    """Push-sum with all of a round's gradients taken at the model it started from."""
+
+    paper: ClassVar = "Chen et al. 2023, ICDE, as described in the DFedSGPSM paper"
+    laws: ClassVar[tuple[str, ...]] = ("I2", "I18", "I20", "I21", "I22")
+
+    def begin(self, state: State, round: Round) -> Local:
+        return {"x": state["x"]}
+
+    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
+        return {"x": local["x"] - round.lr * gradient(self.model(state))}

@@ -1,0 +1,99 @@
+"""Quantized DFedAvgM: clients send their round's displacement in b bits a number.
+
+    z_i as in DFedAvgM;   q_i = Q(z_i − x_i);   x_i ← x_i + Σ_j W_ij q_j
+
+Q rounds to multiples of a step s, up or down at random so that it is right on average, or always down. s is one float
+per message, the largest entry over the largest code. This is X + W Q(Z − X), not W Z: even without loss it is DFedAvgM
+only where clients agree.
+"""
+
+import math
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from gossamer.methods.contract import Local, Message, Operator, Round, Setting, State
+from gossamer.methods.local import Gradient, heavy_ball
+from gossamer.parts import part
+
+
+@part
+class QDFedAvgM:
+    """DFedAvgM with quantized messages."""
+
+    momentum: Annotated[float, Field(ge=0, lt=1, description="θ, how much of the velocity a step keeps")] = 0.9
+    bits: Annotated[int, Field(ge=1, le=16, description="b, bits for each number sent")] = 8
+    rounding: Annotated[Literal["stochastic", "down"], Field(description="to which multiple of the step")] = (
+        "stochastic"
+    )
+    size: Annotated[int, Field(repr=False)] = 0
+
+    family: ClassVar = "averaging"
+    paper: ClassVar = "Sun et al. 2022, arXiv 2104.11375"
+    laws: ClassVar[tuple[str, ...]] = ("I15", "I20")
+    sends: ClassVar[dict[str, Operator]] = {"change": "average"}
+    draws: ClassVar = True
+
+    def fit(self, setting: Setting) -> "QDFedAvgM":
+        return replace(self, size=sum(math.prod(shape) for shape in setting.shapes))
+
+    def init(self, x0: Tensor) -> State:
+        return {"x": x0}
+
+    def begin(self, state: State, round: Round) -> Local:
+        return {"y": state["x"], "velocity": torch.zeros_like(state["x"])}
+
+    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
+        velocity = heavy_ball(local["velocity"], gradient(local["y"]), self.momentum)
+        return {"y": local["y"] - round.lr * velocity, "velocity": velocity}
+
+    def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
+        change = local["y"] - state["x"]
+        step = quantizer_step(change, self.bits)
+        noise = round.noise if self.rounding == "stochastic" else None
+        return state, {"change": quantize(change, step, self.bits, noise), "step": step}
+
+    def receive(self, state: State, mixed: Message, round: Round) -> State:
+        return {"x": state["x"] + mixed["change"]}
+
+    def model(self, state: State) -> Tensor:
+        return state["x"]
+
+    def encode(self, message: Message) -> Message:
+        levels = torch.round(message["change"] / message["step"]).long() + 2 ** (self.bits - 1)
+        return {"codes": pack_bits(levels, self.bits), "step": message["step"]}
+
+    def decode(self, wire: Message) -> Message:
+        levels = unpack_bits(wire["codes"], self.bits)[: self.size] - 2 ** (self.bits - 1)
+        return {"change": levels * wire["step"], "step": wire["step"]}
+
+
+def quantizer_step(values: Tensor, bits: int) -> Tensor:
+    """s = max|a| / (2^(b−1) − 1), the one float that is sent along; 1 where there is nothing to say."""
+    step = values.abs().amax() / max(2 ** (bits - 1) - 1, 1)
+    return torch.where(step > 0, step, torch.ones_like(step))
+
+
+def quantize(values: Tensor, step: Tensor, bits: int, noise: Tensor | None) -> Tensor:
+    """The multiple of `step` below each value; with `noise`, the one above as often as the remainder is large."""
+    level = torch.floor(values / step)
+    if noise is not None:
+        level = level + (noise < values / step - level)
+    return step * level.clamp(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def pack_bits(codes: Tensor, bits: int) -> Tensor:
+    """Codes below 2^bits, packed without gaps into bytes."""
+    digits = (codes[:, None] >> torch.arange(bits, device=codes.device)) & 1
+    flat = torch.nn.functional.pad(digits.flatten(), (0, -codes.numel() * bits % 8))
+    return (flat.view(-1, 8) << torch.arange(8, device=codes.device)).sum(1).to(torch.uint8)
+
+
+def unpack_bits(packed: Tensor, bits: int) -> Tensor:
+    """The codes that `pack_bits` packed, and zeros where its padding had room for more."""
+    digits = (packed.long()[:, None] >> torch.arange(8, device=packed.device)) & 1
+    count = packed.numel() * 8 // bits
+    return (digits.flatten()[: count * bits].view(count, bits) << torch.arange(bits, device=packed.device)).sum(1)

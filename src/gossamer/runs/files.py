@@ -1,0 +1,75 @@
+"""Writing so that a kill, a crash or a full disk never leaves half a file where a whole one was."""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from gossamer.errors import RunFolderError
+
+
+def replace_file(path: Path, write: Callable[[Path], None]) -> None:
+    """Have `write` fill a file beside `path`, make sure it is on disk, then put it in place at once."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        write(aside)
+        with aside.open("rb+") as file:
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except BaseException as error:
+        with suppress(OSError):  # it may never have come to be
+            aside.unlink()
+        if isinstance(error, OSError):
+            raise cannot_write(path, error) from error
+        raise
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all."""
+
+    def write(aside: Path) -> None:
+        aside.write_text(text, encoding="utf-8")
+
+    replace_file(path, write)
+
+
+def sync(path: Path) -> None:
+    """Make sure that what was appended to a file is on disk."""
+    try:
+        with path.open("rb+") as file:
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add one line to a file; if it does not fit on the disk, the file is left as it was."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            before = os.fstat(descriptor).st_size
+            try:
+                left = memoryview(line.encode() + b"\n")
+                while left:
+                    left = left[os.write(descriptor, left) :]
+            except OSError:
+                os.ftruncate(descriptor, before)
+                raise
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def cannot_write(path: Path, error: OSError) -> RunFolderError:
+    """The message for a write that failed."""
+    reason = error.strerror or str(error)
+    return RunFolderError(f"{path}: cannot be written: {reason}. What was written before is kept.")

@@ -1,0 +1,174 @@
+"""The run folder: everything a run leaves behind, and everything needed to go on with it.
+
+experiment.toml     the experiment, every key spelled out
+environment.json    versions of what computed it
+partition.json      who held how many samples of which class
+metrics.jsonl       one line per round, appended as the run goes; the same bytes for the same experiment
+timings.jsonl       one line per round: seconds of local work, mixing, evaluation
+checkpoints/        the clients' state after some round, the newest two
+best.safetensors    the averaged model of the best round so far, by its parameters' names
+final.safetensors   the averaged model at the end; its presence says that the run is finished
+stopped.json        why the run ended before its last round, if it did
+"""
+
+import json
+import math
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gossamer.errors import RunFolderError
+from gossamer.runs.checkpoint import (
+    Checkpoint,
+    Damaged,
+    checkpoint_paths,
+    load_checkpoint,
+    load_tensors,
+    save_checkpoint,
+    save_tensors,
+)
+from gossamer.runs.files import append_line, make_folder, sync, write_text
+
+EXPERIMENT = "experiment.toml"
+FINAL = "final.safetensors"
+BEST = "best.safetensors"
+STOPPED = "stopped.json"
+
+
+class RunFolder:
+    """A run on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = path / "checkpoints"
+        self.metrics = path / "metrics.jsonl"
+        self.timings = path / "timings.jsonl"
+
+    @classmethod
+    def create(cls, path: Path, experiment_toml: str) -> "RunFolder":
+        """A new run folder; one that holds a run already is refused, never overwritten."""
+        folder = cls(path)
+        if (path / EXPERIMENT).exists():
+            finished = (path / FINAL).exists()
+            raise RunFolderError(
+                f"{path}: holds a run already ({'finished' if finished else 'unfinished'}). "
+                f"Look at it with 'gossamer show {path}', "
+                + ("" if finished else f"go on with it with 'gossamer resume {path}', ")
+                + "or choose another folder with --out."
+            )
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise RunFolderError(f"{path}: exists and is not a run folder. Choose another folder with --out.")
+        try:
+            make_folder(folder.checkpoints)
+            write_text(path / "environment.json", json.dumps(environment(), indent=2) + "\n")
+            write_text(path / EXPERIMENT, experiment_toml)  # last: its presence makes the folder a run
+        except BaseException:
+            if path.is_dir():  # nothing was in it before, and half a run folder would only be in the way of the next
+                shutil.rmtree(path, ignore_errors=True)
+            raise
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> "RunFolder":
+        """An existing run folder."""
+        if not (path / EXPERIMENT).is_file():
+            hint = "is not a run folder (it has no experiment.toml)" if path.exists() else "does not exist"
+            raise RunFolderError(f"{path}: {hint}. Runs are made by 'gossamer run --out FOLDER'.")
+        return cls(path)
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / FINAL).exists()
+
+    def record(self, metrics: dict[str, Any], timings: dict[str, Any]) -> None:
+        """Add a round's line to both files."""
+        append_line(self.metrics, to_json(metrics))
+        append_line(self.timings, to_json(timings))
+
+    def save_state(self, round: int, digest: str, state: dict[str, Tensor]) -> None:
+        """Checkpoint the clients' state after `round` rounds."""
+        make_folder(self.checkpoints)
+        if self.metrics.exists():
+            sync(self.metrics)  # first: a checkpoint without the rounds before it could not be resumed from
+        save_checkpoint(self.checkpoints, Checkpoint(round, digest, state))
+
+    def latest(self, digest: str, device: torch.device, say: Callable[[str], None]) -> Checkpoint | None:
+        """The newest checkpoint that is whole; a damaged one is reported and the one before it is used."""
+        paths = checkpoint_paths(self.checkpoints)
+        for path in paths:
+            try:
+                checkpoint = load_checkpoint(path, device)
+            except Damaged as error:
+                say(f"{error}." + (" Going back to the checkpoint before it." if path != paths[-1] else ""))
+                continue
+            if checkpoint.experiment != digest:
+                raise RunFolderError(
+                    f"{path}: is a checkpoint of another experiment than {self.path / EXPERIMENT}. "
+                    "Was the file edited? Start a new run for a changed experiment."
+                )
+            return checkpoint
+        say(f"{self.path}: has no {'whole ' if paths else ''}checkpoint: starting again from the beginning.")
+        return None
+
+    def rewind(self, round: int) -> None:
+        """Drop every line after `round`, a last line that a kill cut short, and the marks of an earlier end."""
+        for name in (STOPPED, FINAL):
+            (self.path / name).unlink(missing_ok=True)
+        for path in (self.metrics, self.timings):
+            kept = [line for line in read_lines(path) if line["round"] <= round]
+            write_text(path, "".join(to_json(line) + "\n" for line in kept))
+
+    def save_model(self, name: str, parameters: dict[str, Tensor], round: int) -> None:
+        """The averaged model, by its parameters' names: readable by anything that reads safetensors."""
+        tensors = {key: value.detach().cpu().contiguous().clone() for key, value in parameters.items()}
+        save_tensors(self.path / name, tensors, {"round": str(round)})
+
+    def stop(self, reason: str) -> None:
+        """Write down why the run ended early."""
+        write_text(self.path / STOPPED, json.dumps({"reason": reason}) + "\n")
+
+    def load_model(self, name: str) -> dict[str, Tensor]:
+        """The parameters written by `save_model`."""
+        return load_tensors(self.path / name)[1]
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a JSON-lines file; what a kill cut short is left out."""
+    if not path.exists():
+        return []
+    lines = []
+    for line in path.read_bytes().split(b"\n"):
+        try:
+            values = json.loads(line)
+        except ValueError:
+            break
+        if not isinstance(values, dict) or not isinstance(values.get("round"), int):
+            break
+        lines.append(values)
+    return lines
+
+
+def to_json(values: dict[str, Any]) -> str:
+    """One line of JSON; numbers that are not finite become null, which every reader takes for "missing"."""
+    clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+    return json.dumps(clean)
+
+
+def environment() -> dict[str, Any]:
+    """Versions of what computes a run."""
+    packages = ("gossamer", "torch", "numpy", "scipy", "networkx", "scikit-learn", "safetensors", "pydantic")
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "threads": torch.get_num_threads(),
+        "packages": {name: version(name) for name in packages},
+    }

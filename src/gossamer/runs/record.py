@@ -1,0 +1,71 @@
+"""A run as it can be read back from its folder: the experiment and the numbers, without computing anything."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from gossamer.errors import RunFolderError
+from gossamer.experiment import read_toml
+from gossamer.runs.folder import EXPERIMENT, STOPPED, RunFolder, read_lines
+
+
+@dataclass(frozen=True, eq=False)
+class RunRecord:
+    """The numbers of one run, with a label to tell it from others."""
+
+    label: str
+    experiment: dict[str, Any]
+    metrics: pd.DataFrame
+    timings: pd.DataFrame
+    #: Why it ended before its last round, if it did.
+    stopped: str | None = None
+
+    @property
+    def rounds(self) -> int:
+        return int(self.metrics["round"].max()) if len(self.metrics) else 0
+
+    def last(self, key: str) -> float:
+        """The newest value of a metric; NaN if it was never measured."""
+        known = self.metrics[key].dropna() if key in self.metrics else pd.Series(dtype=float)
+        return float(known.iloc[-1]) if len(known) else float("nan")
+
+    def best(self, key: str = "test_accuracy") -> float:
+        """The highest value of a metric; NaN if it was never measured."""
+        return float(self.metrics[key].max()) if key in self.metrics else float("nan")
+
+    @property
+    def seconds(self) -> float:
+        parts = [c for c in self.timings.columns if c.startswith("seconds_")]
+        return float(self.timings[parts].sum().sum())
+
+
+def read_run(path: Path, label: str | None = None) -> RunRecord:
+    """The record of a run folder."""
+    folder = RunFolder.open(path)
+    experiment = read_toml(path / EXPERIMENT)
+    if not isinstance(experiment.get("rounds"), int):
+        raise RunFolderError(f"{path / EXPERIMENT}: does not say how many rounds: it is not the file of a run")
+    metrics = pd.DataFrame(read_lines(folder.metrics))
+    stopped = None
+    if (path / STOPPED).exists():
+        stopped = str(json.loads((path / STOPPED).read_text(encoding="utf-8"))["reason"])
+    elif not folder.finished:
+        stopped = f"unfinished: 'gossamer resume {path}' goes on with it"
+    return RunRecord(label or path.name, experiment, metrics, pd.DataFrame(read_lines(folder.timings)), stopped)
+
+
+def read_runs(paths: list[Path]) -> list[RunRecord]:
+    """The records of run folders; a folder of a comparison stands for all runs inside it."""
+    found: list[Path] = []
+    for path in dict.fromkeys(paths):
+        inside = sorted(p.parent for p in path.glob(f"*/{EXPERIMENT}")) if path.is_dir() else []
+        if (path / EXPERIMENT).exists() or not inside:
+            found.append(path)
+        else:
+            found += inside
+    names = [path.resolve().name for path in found]
+    # Runs of the same name in different places are told apart by their paths.
+    return [read_run(p, name if names.count(name) == 1 else str(p)) for p, name in zip(found, names, strict=True)]

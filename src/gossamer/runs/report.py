@@ -1,0 +1,156 @@
+"""The curves of one or more runs, side by side: a picture for papers and a page to look around in."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from gossamer.errors import RunFolderError
+from gossamer.runs.files import replace_file
+from gossamer.runs.record import RunRecord
+
+#: A palette that stays apart for colour-blind readers and in grey print (Okabe and Ito).
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+
+
+class Panel(NamedTuple):
+    """One metric over the rounds."""
+
+    key: str
+    title: str
+    logarithmic: bool = False
+    percent: bool = False
+
+
+PANELS = (
+    Panel("test_accuracy", "Test accuracy of the averaged model", percent=True),
+    Panel("client_accuracy_worst", "Test accuracy of the worst client", percent=True),
+    Panel("consensus", "Consensus distance  (1/n) Σ ‖xᵢ − x̄‖²", logarithmic=True),
+    Panel("local_loss", "Training loss during local steps", logarithmic=True),
+)
+
+
+class Curve(NamedTuple):
+    """Mean of a metric over a variant's runs, with the lowest and the highest of them."""
+
+    rounds: list[float]
+    mean: list[float]
+    low: list[float]
+    high: list[float]
+
+
+def curve(records: Sequence[RunRecord], key: str, scale: float = 1.0) -> Curve | None:
+    """A metric over the rounds, over all runs of a variant; None if none measured it."""
+    columns = [r.metrics.set_index("round")[key].dropna() for r in records if key in r.metrics]
+    if not columns or not any(len(column) for column in columns):
+        return None
+    joined = pd.concat(columns, axis=1).dropna() * scale
+    return Curve(
+        joined.index.to_list(),
+        joined.mean(axis=1).to_list(),
+        joined.min(axis=1).to_list(),
+        joined.max(axis=1).to_list(),
+    )
+
+
+def drawn_panels(runs: Mapping[str, Sequence[RunRecord]]) -> list[Panel]:
+    """The panels that any of the runs has numbers for."""
+    return [panel for panel in PANELS if any(curve(records, panel.key) for records in runs.values())]
+
+
+def draw_png(runs: Mapping[str, Sequence[RunRecord]], path: Path, title: str) -> None:
+    """The curves as a picture."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    panels = drawn_panels(runs)
+    across = min(2, len(panels))
+    down = -(-len(panels) // across)
+    most = max(record.rounds for records in runs.values() for record in records)
+    figure = Figure(figsize=(6.2 * across, 3.9 * down + 0.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, fontsize=13, fontweight="bold", x=0.01, ha="left")
+    for axes, panel in zip(figure.subplots(down, across, squeeze=False).flat, panels, strict=False):
+        for number, (label, records) in enumerate(runs.items()):
+            line = curve(records, panel.key, 100.0 if panel.percent else 1.0)
+            if line is None:
+                continue
+            colour = COLOURS[number % len(COLOURS)]
+            marker = "o" if len(line.rounds) == 1 else None
+            axes.plot(line.rounds, line.mean, color=colour, linewidth=1.8, label=label, marker=marker)
+            if len(records) > 1:
+                axes.fill_between(line.rounds, line.low, line.high, color=colour, alpha=0.15, linewidth=0)
+        axes.set_title(panel.title, fontsize=10.5, loc="left")
+        axes.set_xlabel("round")
+        axes.set_xlim(0, most * 1.02)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if panel.logarithmic:
+            axes.set_yscale("log")
+        if panel.percent:
+            axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0f} %")
+        axes.grid(True, color="#e6e6e6", linewidth=0.8)
+        axes.set_axisbelow(True)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    for unused in list(figure.axes)[len(panels) :]:
+        unused.remove()
+    if figure.axes and len(runs) <= 20:
+        figure.axes[0].legend(frameon=False, fontsize=9)
+    replace_file(path, lambda aside: figure.savefig(aside, dpi=130, format="png"))
+
+
+def draw_html(runs: Mapping[str, Sequence[RunRecord]], path: Path, title: str) -> None:
+    """The curves as a page that needs no network: hover for values, click a name to hide it."""
+    import plotly.graph_objects as go
+    from plotly.subplots import make_subplots
+
+    panels = drawn_panels(runs)
+    across = min(2, len(panels))
+    down = -(-len(panels) // across)
+    figure = make_subplots(rows=down, cols=across, subplot_titles=[panel.title for panel in panels])
+    for place, panel in enumerate(panels):
+        row, column = divmod(place, across)
+        where: dict[str, Any] = {"row": row + 1, "col": column + 1}
+        for number, (label, records) in enumerate(runs.items()):
+            line = curve(records, panel.key, 100.0 if panel.percent else 1.0)
+            if line is None:
+                continue
+            colour = COLOURS[number % len(COLOURS)]
+            common = {"legendgroup": label, "name": label}
+            if len(records) > 1:
+                band = [*line.high, *reversed(line.low)]
+                figure.add_trace(
+                    go.Scatter(
+                        x=[*line.rounds, *reversed(line.rounds)], y=band, fill="toself", fillcolor=colour,
+                        opacity=0.15, line={"width": 0}, hoverinfo="skip", showlegend=False, **common,
+                    ), **where,
+                )  # fmt: skip
+            figure.add_trace(
+                go.Scatter(
+                    x=line.rounds, y=line.mean, mode="lines+markers" if len(line.rounds) < 30 else "lines",
+                    line={"color": colour, "width": 2}, marker={"size": 5}, showlegend=place == 0,
+                    hovertemplate="%{y:.4g}" + (" %" if panel.percent else ""), **common,
+                ), **where,
+            )  # fmt: skip
+        figure.update_xaxes(title_text="round", **where)
+        if panel.logarithmic:
+            figure.update_yaxes(type="log", **where)
+        if panel.percent:
+            figure.update_yaxes(ticksuffix=" %", **where)
+    figure.update_layout(
+        title={"text": title}, template="plotly_white", height=380 * down + 120, hovermode="x unified",
+        legend={"orientation": "h", "y": -0.12}, font={"family": "system-ui, sans-serif"},
+    )  # fmt: skip
+    replace_file(path, lambda aside: figure.write_html(aside, include_plotlyjs=True))
+
+
+def draw_curves(runs: Mapping[str, Sequence[RunRecord]], folder: Path, title: str) -> tuple[Path, Path]:
+    """Both, as `curves.png` and `curves.html` in a folder."""
+    if not drawn_panels(runs):
+        raise RunFolderError("no round has been measured yet: there is nothing to draw")
+    png, html = folder / "curves.png", folder / "curves.html"
+    draw_png(runs, png, title)
+    draw_html(runs, html, title)
+    return png, html

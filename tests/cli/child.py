@@ -1,0 +1,44 @@
+"""The command line in a process of its own, for what only a real process can show: signals and limits.
+
+Run by `conftest.spawn` in a child of a fork server that has the imports behind it, so a test does not wait for them.
+"""
+
+import os
+import resource
+import sys
+import time
+from typing import Any
+
+
+def run(arguments: list[str], cwd: str, environment: dict[str, str], limit: int | None, pause: float) -> None:
+    os.chdir(cwd)
+    os.environ.update(environment)
+    for name, stream in (("stdout", 1), ("stderr", 2)):
+        os.dup2(os.open(f"{cwd}/{name}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+
+    import torch
+
+    from gossamer import cli
+    from gossamer.engines import Stacked
+
+    torch.set_num_threads(1)
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    whole_round = Stacked.round
+
+    def slow_round(self: Stacked, index: int) -> Any:
+        time.sleep(pause)  # long enough for a signal to arrive in the middle
+        return whole_round(self, index)
+
+    if pause:
+        Stacked.round = slow_round  # type: ignore[method-assign]
+    sys.argv = ["gossamer", *arguments]
+    try:
+        cli.main()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))  # whoever measures this process still has to write
+
+
+if __name__ == "__main__":
+    run(**globals()["parameters"])

@@ -1,0 +1,144 @@
+"""Comparisons: variants differ in what is swept and in nothing else."""
+
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from gossamer import Experiment
+from gossamer.cli import parse_sweep
+
+Command = Callable[..., Any]
+Settings = Callable[..., list[str]]
+
+
+def metrics(folder: Path) -> bytes:
+    return (folder / "metrics.jsonl").read_bytes()
+
+
+def test_variants_share_data_weights_and_batches(gossamer: Command, settings: Settings, place: Path) -> None:
+    sweep = '--sweep=method=dfedavg,{name="dfedsam", rho=0.0},{name="dfedavgm", momentum=0.0},dfedavgm'
+    answer = gossamer("compare", *settings(), sweep, "--seeds", "2", "--out", "c", "-q")
+    assert answer.code == 0, answer.err
+    assert answer.err == ""
+    for seed in (0, 1):
+        same = [metrics(place / "c" / f"{run}-seed{seed}") for run in ("dfedavg", "dfedsam-rho=0.0", "dfedavgm-momentum=0.0")]  # noqa: E501  # fmt: skip
+        assert len(set(same)) == 1
+        assert metrics(place / "c" / f"dfedavgm-seed{seed}") not in same
+    assert metrics(place / "c" / "dfedavg-seed0") != metrics(place / "c" / "dfedavg-seed1")
+    table = pd.read_csv(place / "c" / "table.csv", index_col="variant")
+    assert list(table.index) == ["dfedavg", "dfedsam(rho=0.0)", "dfedavgm(momentum=0.0)", "dfedavgm"]
+    last = [json.loads(metrics(place / "c" / f"dfedavg-seed{s}").splitlines()[-1])["test_accuracy"] for s in (0, 1)]
+    assert table.loc["dfedavg", "last accuracy"] == pytest.approx(sum(last) / 2)
+    assert table.loc["dfedavg", "last accuracy spread"] == pytest.approx(abs(last[0] - last[1]) / 2**0.5)
+    assert (place / "c" / "curves.png").read_bytes().startswith(b"\x89PNG")
+    page = (place / "c" / "curves.html").read_text()
+    assert "dfedavgm" in page
+    assert "<script src=" not in page  # it needs no network
+    assert "2 seeds: mean ± standard deviation" in " ".join(answer.out.split())
+    assert "±" in answer.out.split("dfedavg ")[1]
+    assert "gossamer show c" in answer.out
+
+
+def test_a_single_run_is_the_same_as_in_a_comparison(gossamer: Command, settings: Settings, place: Path) -> None:
+    assert gossamer("compare", *settings(), "--sweep=graph=ring,full", "--out", "c", "-q").code == 0
+    assert gossamer("run", *settings(graph="full"), "--out", "r", "-q").code == 0
+    assert metrics(place / "c" / "full-seed0") == metrics(place / "r")
+
+
+def test_without_anything_the_four_methods(gossamer: Command, settings: Settings, place: Path) -> None:
+    answer = gossamer("compare", *settings(rounds=1))
+    assert answer.code == 0
+    (folder,) = (place / "runs").iterdir()
+    assert folder.name.endswith("-compare-method")
+    for method in ("dfedavg", "dfedavgm", "dfedsam", "dfedsam-mgs"):
+        assert (folder / f"{method}-seed0" / "final.safetensors").exists()
+        assert f"{method} (seed 0): round 1/1" in answer.err
+    assert "4 clients · 1 rounds" in answer.out
+    assert "· ring ·" in answer.out  # what all of them share is told
+    assert f"gossamer compare runs/{folder.name}/comparison.toml --set graph=exponential" in answer.out
+    following = gossamer("compare", folder / "comparison.toml", "--set", "graph=exponential", "--out", "next", "-q")
+    assert following.code == 0
+    assert "exponential" in following.out
+
+
+def test_a_plan_from_a_file(gossamer: Command, place: Path) -> None:
+    (place / "plan.toml").write_text(
+        'clients = 4\nrounds = 2\nseed = 5\nseeds = 2\nlocal_steps = 1\nmodel = "softmax"\n'
+        'dataset = {name = "digits", train_samples = 200}\n[sweep]\n"partition.alpha" = [0.1, 10.0]\nclients = [3, 4]\n'
+    )
+    answer = gossamer("compare", "plan.toml", "--out", "c", "-q")
+    assert answer.code == 0, answer.err
+    folders = sorted(p.name for p in (place / "c").iterdir() if p.is_dir())
+    assert len(folders) == 8
+    assert folders[0] == "partition.alpha=0.1-clients=3-seed5"
+    resolved = tomllib.loads((place / "c" / "partition.alpha=10.0-clients=4-seed6" / "experiment.toml").read_text())
+    assert (resolved["partition"]["alpha"], resolved["clients"], resolved["seed"]) == (10.0, 4, 6)
+    title = answer.out.split("variant")[0]
+    assert "2 rounds" in title
+    assert "clients" not in title  # swept
+    assert "dirichlet" not in title  # swept
+    again = gossamer("resume", "c", "-q")
+    assert again.code == 0
+    assert again.out == answer.out
+    fewer = gossamer("compare", "plan.toml", "--sweep=lr=0.1,0.2", "--seeds", "1", "-s", "rounds=1", "--out", "d", "-q")
+    assert fewer.code == 0
+    assert sorted(p.name for p in (place / "d").iterdir() if p.is_dir()) == ["0.1-seed5", "0.2-seed5"]
+
+
+def test_sweeping_the_seed(gossamer: Command, settings: Settings, place: Path) -> None:
+    assert gossamer("compare", *settings(rounds=1), "--sweep=seed=3,7", "--out", "c", "-q").code == 0
+    assert metrics(place / "c" / "3-seed3") != metrics(place / "c" / "7-seed7")
+    assert gossamer("run", *settings(rounds=1, seed=7), "--out", "r", "-q").code == 0
+    assert metrics(place / "c" / "7-seed7") == metrics(place / "r")
+
+
+def test_one_that_diverges_does_not_stop_the_others(gossamer: Command, settings: Settings, place: Path) -> None:
+    command = ["compare", *settings(local_steps=30), "--sweep=lr=1e6,0.1", "--out", "c"]
+    answer = gossamer(*command)
+    assert answer.code == 0
+    assert "diverged in round 1" in answer.err
+    assert "1000000.0: diverged in round 1" in answer.out
+    assert (place / "c" / "0.1-seed0" / "final.safetensors").exists()
+    assert not (place / "c" / "1000000.0-seed0" / "final.safetensors").exists()
+    table = pd.read_csv(place / "c" / "table.csv", index_col="variant")
+    assert table["best accuracy"].isna().tolist() == [True, False]
+    again = gossamer(*command, "-q")
+    assert again.code == 0
+    assert "1000000.0: diverged in round 1" in again.out
+    shown = gossamer("show", "c")
+    assert shown.code == 0
+    assert "diverged in round 1" in shown.out
+
+
+def test_all_of_them_diverge(gossamer: Command, settings: Settings, place: Path) -> None:
+    answer = gossamer("compare", *settings(local_steps=30), "--sweep=lr=1e6,1e7", "--out", "c", "-q")
+    assert answer.code == 0
+    assert answer.out.count("diverged in round 1") == 2
+    assert (place / "c" / "table.csv").exists()
+    assert not (place / "c" / "curves.png").exists()
+
+
+def test_a_folder_swapped_under_a_comparison(
+    gossamer: Command, refused: Callable[..., str], settings: Settings, place: Path
+) -> None:
+    command = ["compare", *settings(rounds=1), "--sweep=lr=0.1,0.2", "--out", "c", "-q"]
+    assert gossamer(*command).code == 0
+    (place / "c" / "0.1-seed0").rename(place / "aside")
+    (place / "c" / "0.2-seed0").rename(place / "c" / "0.1-seed0")
+    refused(*command, says=("0.1-seed0: is a run of another experiment",))
+
+
+def test_values_with_commas() -> None:
+    assert parse_sweep("lr=0.1, 0.2") == ("lr", [0.1, 0.2])
+    assert parse_sweep("lr=[0.1, 0.2]") == ("lr", [0.1, 0.2])
+    assert parse_sweep("method=dfedavg,dfedsam") == ("method", ["dfedavg", "dfedsam"])
+    assert parse_sweep('method={name="dfedsam", rho=1}') == ("method", [{"name": "dfedsam", "rho": 1}])
+    assert parse_sweep('graph={name="circulant", offsets=[1, 2]},ring') == (
+        "graph", [{"name": "circulant", "offsets": [1, 2]}, "ring"],
+    )  # fmt: skip
+    assert Experiment(graph=parse_sweep("graph=ring")[1][0]).graph == Experiment(graph="ring").graph

@@ -1,0 +1,170 @@
+"""Every method gives the same vectors stacked and isolated, where clients see nothing but their letters."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gossamer import Experiment
+from gossamer.engines import Isolated, Stacked
+from gossamer.errors import GossamerError
+from gossamer.graphs import GRAPHS
+from gossamer.methods import METHODS
+from gossamer.simulation import prepare
+from problems import engine, graph_for, samples, tiny_net
+
+CLIENTS = 9
+RAGGED = [9, 1, 0, 4, 7, 2, 5, 3, 8]
+VARIANTS: list[Any] = [
+    *METHODS,
+    {"name": "d-psgd", "order": "combine-then-adapt"},
+    {"name": "d-scaffold", "reading": "neighbourhood"},
+    {"name": "local-g-ecl", "alpha": 0.05, "warm_start": 2, "start": "aggregated"},
+    {"name": "g-ecl", "alpha": 0.05},
+    {"name": "dfedadmm", "dual": "new", "penalty": 1.0},
+    {"name": "q-dfedavgm", "bits": 3, "rounding": "down"},
+    {"name": "dispfl", "regrow": "gradient", "density": 0.3},
+    {"name": "ecl", "relaxation": 0.5, "coupling": 0.5},
+    {"name": "pdmm", "coupling": 0.5},
+    {"name": "sgp", "work": "epoch"},
+    {"name": "oledfl", "rho": 0.05},
+]
+
+
+def training(spec: Any, dtype: str, graph: Any = None, sizes: list[int] | None = None) -> Any:
+    name = spec if isinstance(spec, str) else spec["name"]
+    if graph is None:
+        graph = {"name": "directed-by-loss", "neighbours": 3} if name == "dfedsgpsm-s" else graph_for(name, CLIENTS)
+    even = isinstance(spec, dict) and spec.get("alpha")  # the pull of edges needs clients with equally many steps
+    data = samples(sizes or ([6] * CLIENTS if even else RAGGED), seed=1)
+    experiment = Experiment(
+        method=spec, graph=graph, dataset=data, clients=len(data.clients or ()), model=tiny_net, batch_size=4,
+        local_epochs=None if METHODS.build(spec).__class__.__name__ in ("DPSGD", "SGP", "GECL") else 2,
+        lr=0.05, dtype=dtype, rounds=3,
+    )  # fmt: skip
+    return prepare(experiment).training
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("spec", VARIANTS, ids=str)
+def test_stacked_and_isolated_agree(spec: Any, dtype: str) -> None:
+    work = training(spec, dtype)
+    stacked, chunked, isolated = Stacked(work, CLIENTS), Stacked(work, 1), Isolated(work)
+    for t in range(3):
+        stacked.round(t)
+        chunked.round(t)
+        isolated.round(t)
+    tolerance = 1e-5 if dtype == "float32" else 1e-10
+    torch.testing.assert_close(isolated.models(), stacked.models(), rtol=0, atol=tolerance)
+    torch.testing.assert_close(chunked.models(), stacked.models(), rtol=0, atol=tolerance)
+    assert torch.isfinite(stacked.models()).all()
+    assert not torch.equal(stacked.models(), work.model.initial.expand_as(stacked.models()))
+    for name in stacked.state:
+        kept = torch.stack([client.state[name] for client in isolated.clients])
+        torch.testing.assert_close(kept, stacked.state[name], rtol=0, atol=tolerance)
+
+
+def test_on_the_server_graph_local_g_ecl_is_algorithm_2() -> None:
+    work = training({"name": "local-g-ecl", "warm_start": 1}, "float64", graph="server")
+    assert set(work.method.sends) == {"x"}
+    stacked, isolated = Stacked(work), Isolated(work)
+    for t in range(3):
+        stacked.round(t)
+        isolated.round(t)
+    torch.testing.assert_close(isolated.models(), stacked.models(), rtol=0, atol=1e-10)
+
+
+def test_time_varying_graphs_and_gossip_steps_draw_the_same_letters() -> None:
+    graph = {"name": "random-symmetric", "neighbours": 3}
+    work = training("dfedsam-mgs", "float64", graph=graph)
+    stacked, isolated = Stacked(work), Isolated(work)
+    for t in range(2):
+        stacked.round(t)
+        isolated.round(t)
+    torch.testing.assert_close(isolated.models(), stacked.models(), rtol=0, atol=1e-10)
+
+
+def test_a_client_holds_nobody_elses_samples() -> None:
+    work = training("dfedavg", "float64")
+    for client, size in zip(Isolated(work).clients, RAGGED, strict=True):
+        assert len(client.work.dataset.train) == size
+
+
+def total_mass(isolated: Isolated) -> tuple[torch.Tensor, float]:
+    kept = torch.stack([client.state["x"] for client in isolated.clients]).sum(0)
+    weight = float(sum(client.state["weight"] for client in isolated.clients))
+    for _, addressee, letter in isolated.post:
+        if (letter.sender, letter.step) in isolated.clients[addressee].seen:
+            continue  # a copy of what has arrived already
+        kept = kept + letter.share * letter.wire["x"]
+        weight += letter.share * float(letter.wire["weight"])
+    return kept, weight
+
+
+def without_training(spec: Any, trace: Any) -> Isolated:
+    """Clients that only talk, from different starting points."""
+    work = training(spec, "float64", graph={"name": "directed-random", "neighbours": 3})
+    isolated = Isolated(work._replace(lr=1e-300), trace)
+    for client in isolated.clients:
+        client.state["x"] = torch.full_like(client.state["x"], float(client.number))
+    return isolated
+
+
+def late(step: int, sender: int, receiver: int) -> tuple[int, ...]:
+    return ((sender + receiver + step) % 3,)
+
+
+def doubled(step: int, sender: int, receiver: int) -> tuple[int, ...]:
+    return (0, 0, 1)
+
+
+def lossy(step: int, sender: int, receiver: int) -> tuple[int, ...]:
+    return () if (sender + step) % 4 == 0 else (0,)
+
+
+@pytest.mark.parametrize("trace", [late, doubled])
+def test_push_sum_keeps_its_mass_when_letters_are_late_or_doubled(trace: Any) -> None:
+    isolated = without_training("osgp", trace)
+    x, weight = total_mass(isolated)
+    for t in range(40):
+        isolated.round(t)
+        now = total_mass(isolated)
+        torch.testing.assert_close(now[0], x, rtol=0, atol=1e-9)
+        assert now[1] == pytest.approx(weight, abs=1e-12)
+    torch.testing.assert_close(isolated.models(), torch.full_like(isolated.models(), 4.0), rtol=0, atol=1e-3)
+
+
+def test_push_sum_loses_what_is_lost() -> None:
+    isolated = without_training("osgp", lossy)
+    for t in range(5):
+        isolated.round(t)
+    assert total_mass(isolated)[1] < CLIENTS - 1
+
+
+def test_averaging_gives_a_lost_neighbours_weight_to_itself() -> None:
+    work = training("dfedavg", "float64", graph="ring")
+    isolated = Isolated(work._replace(lr=1e-300), lambda step, sender, receiver: () if sender == 0 else (0,))
+    for client in isolated.clients:
+        client.state["x"] = torch.full_like(client.state["x"], float(client.number))
+    isolated.round(0)
+    assert float(isolated.models()[1, 0]) == pytest.approx((1 + 1 + 2) / 3)  # its own in place of client 0's
+    assert float(isolated.models()[0, 0]) == pytest.approx((0 + 1 + 8) / 3)
+
+
+def test_edge_consensus_says_which_letter_it_misses() -> None:
+    isolated = Isolated(training("ecl", "float64"), lambda step, sender, receiver: () if sender == 3 else (0,))
+    with pytest.raises(GossamerError, match="client 2 did not hear from client 3"):
+        isolated.round(0)
+
+
+def test_losses_choose_the_neighbours_of_dfedsgpsm_s() -> None:
+    """A client far off in loss is written to by everyone."""
+    network = GRAPHS.build({"name": "directed-by-loss", "neighbours": 2}).bind(8, seed=0)
+    losses = np.zeros(8)
+    losses[5] = 1e3
+    matrix = network.matrix(3, losses).toarray()
+    assert (matrix[5] > 0).all()
+    np.testing.assert_allclose(matrix.sum(0), 1)
+    assert ((matrix > 0).sum(0) == 3).all()
+    assert engine("dfedsgpsm-s", {"name": "directed-by-loss", "neighbours": 2}, samples([4] * 8, 0), local_steps=1)
