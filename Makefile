@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test lint docs clean
+.PHONY: run test lint which-method docs clean
 
 run: $(READY)
 	$(BIN)/gossamer compare
@@ -18,8 +18,16 @@ lint: $(READY)
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+# The tables of docs/which-method.md: every method, measured. The second one needs MNIST (about half an hour in all).
+which-method: $(READY)
+	rm -rf runs/which-method-digits runs/which-method-mnist
+	$(BIN)/gossamer compare experiments/which-method-digits.toml --out runs/which-method-digits
+	$(BIN)/gossamer compare experiments/which-method-mnist.toml --out runs/which-method-mnist
+	cp runs/which-method-digits/table.md docs/tables/which-method-digits.md
+	cp runs/which-method-mnist/table.md docs/tables/which-method-mnist.md
+
 docs: $(READY)
-	$(BIN)/python -m gossamer.reference docs/experiment.md
+	$(BIN)/python -m gossamer.reference docs
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -1,8 +1,34 @@
 """Gossamer: federated learning with no server."""
 
-from gossamer.data import per_client
-from gossamer.errors import GossamerError
-from gossamer.experiment import Experiment
-from gossamer.simulation import Run, resume, simulate
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Experiment", "GossamerError", "Run", "per_client", "resume", "simulate"]
+if TYPE_CHECKING:
+    from gossamer.comparison import compare
+    from gossamer.data import per_client
+    from gossamer.errors import GossamerError
+    from gossamer.experiment import Experiment
+    from gossamer.simulation import Run, resume, simulate
+
+#: What a user may import from here, and the room it lives in. Loaded when first asked for, since torch takes seconds.
+_ROOMS = {
+    "Experiment": "gossamer.experiment",
+    "GossamerError": "gossamer.errors",
+    "Run": "gossamer.simulation",
+    "compare": "gossamer.comparison",
+    "per_client": "gossamer.data",
+    "resume": "gossamer.simulation",
+    "simulate": "gossamer.simulation",
+}
+
+__all__ = ["Experiment", "GossamerError", "Run", "compare", "per_client", "resume", "simulate"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOMS:
+        raise AttributeError(f"module 'gossamer' has no attribute '{name}'")
+    return getattr(importlib.import_module(_ROOMS[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -29,7 +30,6 @@ from gossamer.data import DATASETS, PARTITIONS
 from gossamer.errors import ExperimentError, GossamerError
 from gossamer.experiment import Experiment, load_experiment, parse_setting, parse_value
 from gossamer.graphs import GRAPHS
-from gossamer.methods import METHODS
 from gossamer.models import LOSSES, MODELS
 from gossamer.runs.files import make_folder, write_text
 from gossamer.runs.record import RunRecord
@@ -52,7 +52,8 @@ class Commands(TyperGroup):
                 terminal.err.print(f"{escape(kept)}'--on-divergence continue' goes on regardless.", soft_wrap=True)
             raise typer.Exit(error.exit_code) from error
         except Interrupted as stop:
-            words = f"after round {stop.round}, checkpoint written. Go on with:  gossamer resume {stop.folder}"
+            folder = shlex.quote(str(stop.folder))
+            words = f"after round {stop.round}, checkpoint written. Go on with:  gossamer resume {folder}"
             terminal.err.print(f"\n[yellow]stopped[/] {escape(words)}", soft_wrap=True)
             raise typer.Exit(130) from stop
         except KeyboardInterrupt as stop:
@@ -144,7 +145,10 @@ def compare(
     """Run several variants on identical data, initial weights and batches, and print one table."""
     plan = load_plan(file, overrides(settings))
     if sweep:
-        plan = plan._replace(sweep=dict(parse_sweep(text) for text in sweep))
+        asked: dict[str, list[Any]] = {}
+        for key, values in map(parse_sweep, sweep):
+            asked[key] = asked.get(key, []) + values
+        plan = plan._replace(sweep=asked)
     if seeds is not None:
         plan = plan._replace(seeds=seeds)
     folder = out or fresh_folder(f"compare-{'-'.join(slug(key) for key in plan.sweep)}")
@@ -165,8 +169,11 @@ def show(
     say_stopped(records)
     folder = out or (runs[0] if len(runs) == 1 else Path("."))
     make_folder(folder)
-    labels = {record.label: [record] for record in records}
-    draw_and_say(labels, folder, ", ".join(path.name for path in runs))
+    # The runs of one variant differ in their seed alone, and are one curve.
+    variants_of: dict[str, list[RunRecord]] = {}
+    for record in records:
+        variants_of.setdefault(re.sub(r"-seed\d+$", "", record.label), []).append(record)
+    draw_and_say(variants_of, folder, ", ".join(path.name for path in runs))
 
 
 @app.command()
@@ -178,7 +185,7 @@ def graph(
     ] = [],  # noqa: B006  # typer copies it
     model: Annotated[str, typer.Option(help="The model whose messages are counted.")] = "mnist-2nn",
     dataset: Annotated[str, typer.Option(help="The data set the model is for.")] = "mnist",
-    seed: Annotated[int, typer.Option(help="Key of random graphs.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Key of random graphs.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Draw it: a .png, .svg or .pdf file.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -225,14 +232,30 @@ def partition(
 
 
 @app.command()
+def theory(
+    file: File = None,
+    settings: Settings = [],  # noqa: B006  # typer copies it
+    smoothness: Annotated[
+        float | None, typer.Option(metavar="L", help="The smoothness constant; default: estimated at the start.")
+    ] = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Say what the papers' bounds are made of: graph, heterogeneity, noise, each measured on your data."""
+    from gossamer.terminal.theory_table import theory_view
+    from gossamer.theory import analyse
+
+    said = analyse(load_experiment(file, overrides(settings)), data_dir, smoothness)
+    if as_json:
+        print(json.dumps(said.to_dict(), indent=2))
+    else:
+        terminal.out.print(theory_view(said))
+
+
+@app.command()
 def methods() -> None:
     """List the methods."""
-
-    def more(method: Any) -> str:  # what is sent may depend on the parameters: that of the defaults is told
-        sends = ", ".join(f"{name} by {operator}" for name, operator in method().sends.items())
-        return f"sends {sends} · {method.paper}"
-
-    terminal.out.print(terminal.catalog_list(METHODS, more))
+    terminal.out.print(terminal.method_list())
 
 
 @app.command()
@@ -261,9 +284,11 @@ def go_compare(plan: Plan, folder: Path, quiet: bool, verbose: bool, options: di
     """Run a comparison, then show its table, its curves and what to try next."""
     with terminal.Watching(quiet, verbose) as watcher:
         result = run_comparison(plan.experiment, plan.sweep, seeds=plan.seeds, out=folder, watcher=watcher, **options)
-    terminal.out.print(terminal.results_table(result.table, comparison_title(plan), plan.seeds))
+    swept, wide = ", ".join(plan.sweep), terminal.out.width >= 100
+    terminal.out.print(terminal.results_table(result.table, comparison_title(plan), swept, plan.seeds, wide))
     say_stopped(result.records)
     write_text(folder / "table.csv", result.table.to_csv(index_label="variant"))
+    write_text(folder / "table.md", terminal.results_markdown(result.table, swept, plan.seeds))
     draw_and_say(result.runs, folder, comparison_title(plan), folder / "table.csv")
     terminal.out.print(f"\nTry next:  [bold cyan]{escape(next_command(plan, result))}[/]", soft_wrap=True)
 
@@ -288,16 +313,22 @@ def draw_and_say(runs: Mapping[str, Sequence[RunRecord]], folder: Path, title: s
 def report_run(run: Run, folder: Path) -> None:
     """The end of a run: what it reached and where everything is."""
     best, last = run.best, run.last
-    if best:
+    words = [f"sent per client {terminal.size(run.metrics['bytes_per_client'].sum())}"]
+    if (accuracy := best.get("test_accuracy")) is not None and accuracy == accuracy:
         words = [
-            f"best accuracy [bold]{terminal.percent(best.get('test_accuracy'))}[/] in round {best['round']:.0f}",
+            f"best accuracy [bold]{terminal.percent(accuracy)}[/] in round {best['round']:.0f}",
             f"last {terminal.percent(last.get('test_accuracy'))}",
             f"worst client {terminal.percent(last.get('client_accuracy_worst'))}",
-            f"sent per client {terminal.size(run.metrics['bytes_per_client'].sum())}",
+            *words,
         ]
-        terminal.out.print(", ".join(words), soft_wrap=True)
+    elif best:  # values to regress have a loss and no accuracy
+        lowest, final = terminal.number(best["test_loss"]), terminal.number(last.get("test_loss"))
+        words = [f"best test loss [bold]{lowest}[/] in round {best['round']:.0f}", f"last {final}", *words]
+    else:
+        words = [f"training loss {terminal.number(last.get('local_loss'))}", *words]
+    terminal.out.print(", ".join(words), soft_wrap=True)
     terminal.say_where(folder)
-    terminal.out.print(f"\nTry next:  [bold cyan]gossamer show {escape(str(folder))}[/]", soft_wrap=True)
+    terminal.out.print(f"\nTry next:  [bold cyan]gossamer show {escape(shlex.quote(str(folder)))}[/]", soft_wrap=True)
 
 
 def comparison_title(plan: Plan) -> str:

@@ -4,6 +4,7 @@ Every random draw is keyed by the seed and its purpose, so variants of one seed 
 else.
 """
 
+import hashlib
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +29,7 @@ from gossamer.simulation import (
     OnDivergence,
     Run,
     Silent,
-    check_chunk,
+    check_options,
     prepare,
     resume,
     same_experiment,
@@ -36,6 +37,7 @@ from gossamer.simulation import (
 )
 
 COMPARISON = "comparison.toml"
+LONGEST_NAME = 100  # of a folder; file systems take 255 bytes, and a seed is still to come
 DEFAULT_SWEEP = {"method": ["dfedavg", "dfedavgm", "dfedsam", "dfedsam-mgs"]}
 Sweep = Mapping[str, Sequence[Any]]
 
@@ -44,6 +46,8 @@ class Variant(NamedTuple):
     """One combination of swept values."""
 
     label: str
+    #: Where its runs go, inside the comparison's folder.
+    folder: str
     experiment: Experiment
 
 
@@ -87,10 +91,11 @@ def variants(experiment: Experiment, sweep: Sweep) -> list[Variant]:
     for values in product(*sweep.values()):
         changes = dict(zip(sweep, values, strict=True))
         shown = {key: show_value(describe(key, value)) for key, value in changes.items()}
-        label = ", ".join(shown.values() if len(sweep) == 1 else (f"{key}={text}" for key, text in shown.items()))
-        made.append(Variant(label, experiment.but(changes)))
-    names = [slug(variant.label) for variant in made]  # each variant needs a folder of its own
-    if twice := [variant.label for variant in made if names.count(slug(variant.label)) > 1]:
+        label = ", ".join(shown.values())
+        folder = slug(label if len(sweep) == 1 else ",".join(f"{key}={text}" for key, text in shown.items()))
+        made.append(Variant(label, folder, experiment.but(changes)))
+    folders = [variant.folder for variant in made]
+    if twice := [variant.label for variant in made if folders.count(variant.folder) > 1]:
         raise ExperimentError(f"sweep: the same variant twice: {', '.join(dict.fromkeys(twice))}")
     return made
 
@@ -116,10 +121,11 @@ def compare(
     """
     if seeds < 1:
         raise ExperimentError(f"seeds: should be at least 1 (got {seeds})")
-    check_chunk(chunk)
+    check_options(chunk, on_divergence)
     chosen = variants(experiment, sweep)
     for variant in chosen:  # whatever does not fit is refused before the first run, not after the last
-        prepare(variant.experiment, data_dir)
+        for seed in range(seeds):
+            prepare(variant.experiment.but(seed=variant.experiment.seed + seed), data_dir)
     plan = Plan(experiment, {key: list(values) for key, values in sweep.items()}, seeds)
     folder = _folder(Path(out), plan) if out is not None else None
     runs: dict[str, list[RunRecord]] = {variant.label: [] for variant in chosen}
@@ -129,7 +135,7 @@ def compare(
         for seed in range(first, first + seeds):
             number += 1
             observer = (watcher or _Nobody()).begin(variant.label, seed, number, total)
-            path = folder / f"{slug(variant.label)}-seed{seed}" if folder else None
+            path = folder / f"{variant.folder}-seed{seed}" if folder else None
             seeded = variant.experiment.but(seed=seed)
             options: dict[str, Any] = {
                 "chunk": chunk, "data_dir": data_dir, "on_divergence": on_divergence, "observer": observer,
@@ -185,7 +191,7 @@ def load_plan(path: Path | None, overrides: Mapping[str, Any] | None = None) -> 
     """
     values = read_toml(path) if path else {}
     sweep, seeds = values.pop("sweep", dict(DEFAULT_SWEEP)), values.pop("seeds", 1)
-    if not isinstance(sweep, dict) or not isinstance(seeds, int):
+    if not isinstance(sweep, dict) or type(seeds) is not int:
         raise ExperimentError(f"{path}: 'sweep' must be a table of lists, 'seeds' a whole number")
     return Plan(experiment_from(values, overrides, path), sweep, seeds)
 
@@ -235,7 +241,7 @@ def describe(key: str, value: Any) -> Any:
         return "none"
     if isinstance(said, str | int | float | bool | list | tuple | Mapping):
         return said
-    return f"{PYTHON_ONLY}{getattr(said, '__name__', said)}"
+    return f"{PYTHON_ONLY}{getattr(said, '__name__', type(said).__name__)}"
 
 
 def show_value(value: Any) -> str:
@@ -252,4 +258,7 @@ def show_value(value: Any) -> str:
 
 def slug(label: str) -> str:
     """A label as a folder name."""
-    return re.sub(r"[^A-Za-z0-9.=_-]+", "-", label).strip("-")
+    name = re.sub(r"[^A-Za-z0-9.=_-]+", "-", label).strip("-")
+    if len(name) <= LONGEST_NAME:
+        return name
+    return f"{name[:LONGEST_NAME]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"

@@ -28,7 +28,7 @@ from gossamer.errors import ExperimentError, did_you_mean
 from gossamer.graphs import GRAPHS
 from gossamer.methods import METHODS, LocalWork, Method, local_work
 from gossamer.models import LOSSES, MODELS
-from gossamer.parts import PYTHON_ONLY, Catalog, explain
+from gossamer.parts import PYTHON_ONLY, Catalog, explain, parameters_of
 
 CATALOGS: dict[str, Catalog] = {
     "method": METHODS,
@@ -92,7 +92,7 @@ class Experiment(Checked):
     graph: Annotated[Any, PlainValidator(lambda spec: None if spec is None else GRAPHS.build(spec))] = Field(
         None, description="who talks to whom; default: the plainest graph that the method runs on"
     )
-    clients: int = Field(16, ge=1, description="number of clients")
+    clients: int = Field(16, ge=1, le=10_000_000, description="number of clients")
     rounds: int = Field(30, ge=1, description="communication rounds")
     dataset: Annotated[Any, PlainValidator(DATASETS.build)] = Field("digits", description="where samples come from")
     partition: Annotated[Any, PlainValidator(PARTITIONS.build)] = Field(
@@ -101,8 +101,8 @@ class Experiment(Checked):
     model: Annotated[Any, PlainValidator(MODELS.build)] = Field("mnist-2nn", description="the network")
     loss: Annotated[Any, PlainValidator(LOSSES.build)] = Field("cross-entropy", description="what training minimises")
     batch_size: int = Field(32, ge=1, description="samples in a mini-batch; a smaller last one is kept")
-    local_epochs: int | None = Field(None, ge=0, description="local epochs in a round (5 if neither is set)")
-    local_steps: int | None = Field(None, ge=0, description="local steps in a round, in place of epochs")
+    local_epochs: int | None = Field(None, ge=0, le=10**9, description="local epochs in a round (5 if neither is set)")
+    local_steps: int | None = Field(None, ge=0, le=10**9, description="local steps in a round, in place of epochs")
     lr: float = Field(0.1, gt=0, allow_inf_nan=False, description="learning rate of the first round")
     lr_decay: float = Field(0.998, gt=0, le=1, description="factor on the learning rate after every round")
     weight_decay: float = Field(5e-4, ge=0, allow_inf_nan=False, description="L2 coefficient, added to the gradient")
@@ -152,12 +152,12 @@ class Experiment(Checked):
         """The graph, or the plainest one that the method runs on."""
         if self.graph is not None:
             return self.graph
-        own = getattr(self.method, "default_graph", None)
         operators = set(self.method.sends.values())
-        directed = own or ("directed-random" if operators & {"push", "deliver"} else None)
-        if directed:  # ten neighbours, as in the papers, or all others of a small network
-            return GRAPHS.build({"name": directed, "neighbours": max(1, min(10, self.clients - 1))})
-        return GRAPHS.build("server" if "server" in operators else "ring")
+        plainest = "server" if "server" in operators else "directed-random" if "push" in operators else "ring"
+        name = getattr(self.method, "default_graph", plainest)
+        if "neighbours" in parameters_of(GRAPHS[name]):  # ten, as in the papers, or all others of a small network
+            return GRAPHS.build({"name": name, "neighbours": max(1, min(10, self.clients - 1))})
+        return GRAPHS.build(name)
 
     def describe(self) -> dict[str, Any]:
         """The experiment as plain values; a part that only Python can express stays the object it is."""
@@ -209,7 +209,7 @@ class Experiment(Checked):
 def read_toml(path: Path) -> dict[str, Any]:
     """The values of a TOML file, with the line of a syntax error."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except tomllib.TOMLDecodeError as error:
         raise ExperimentError(f"{path}: not valid TOML: {error}") from None
     except UnicodeDecodeError as error:
@@ -252,7 +252,7 @@ def parse_value(text: str) -> Any:
     """A TOML value, or the text itself where it is none."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text
 
 

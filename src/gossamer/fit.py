@@ -1,19 +1,27 @@
 """Whether a method can run on a graph, said before anything runs."""
 
-from gossamer.errors import ExperimentError
+from typing import get_args
+
+from gossamer.errors import ExperimentError, did_you_mean
 from gossamer.graphs import Network
-from gossamer.methods import METHODS, Method, Need, Operator, Setting, fitted, needs
+from gossamer.methods import METHODS, Method, Need, Operator, Setting, fitted, gossip_steps, needs
 
 
 def misfit(method: Method, network: Network) -> str | None:
     """What a method needs that the graph does not give; None if it fits."""
     lacks = [lack for operator in method.sends.values() if (lack := _operator_lacks(operator, network))]
+    if hasattr(method, "encode") and gossip_steps(method) > 1:
+        lacks.append("packs what a client sends, and what is mixed already cannot be packed for a second gossip step")
     lacks += [lack for need in needs(method) if (lack := _need_lacks(need, network))]
     return lacks[0] if lacks else None
 
 
 def _operator_lacks(operator: Operator, network: Network) -> str | None:
     claims, server = network.claims, network.sample is not None
+    if operator not in get_args(Operator):
+        raise ExperimentError(
+            f"method: unknown operator {operator!r}: {did_you_mean(str(operator), get_args(Operator))}"
+        )
     if operator == "server":
         return None if server else "needs a server (graph 'server')"
     if server:
@@ -36,7 +44,7 @@ def _need_lacks(need: Need, network: Network) -> str | None:
         return "needs weights whose rows and columns sum to one (weights='metropolis' gives them)"
     if need == "static" and network.period != 1:
         return "needs a graph that stays the same in every round"
-    if need == "everyone" and network.share(0) < 1:
+    if need == "everyone" and not claims.columns:  # a server that calls some leaves the others without weight
         return "needs every client in every round (participation=1)"
     return None
 

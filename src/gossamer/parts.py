@@ -10,6 +10,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any, Literal, TypeVar, Union, dataclass_transform, get_args, 
 from pydantic import ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from gossamer.errors import ExperimentError, did_you_mean
+from gossamer.errors import ExperimentError, GossamerError, did_you_mean
 
 T = TypeVar("T")
 
@@ -119,6 +120,17 @@ def construct(kind: str, name: str, maker: Callable[..., Any], parameters: Mappi
         raise ExperimentError(f"{kind} '{name}': {error}") from None
 
 
+@contextmanager
+def own_code(kind: str) -> Iterator[None]:
+    """Where a user's own function runs: what goes wrong in it is told in one message that names it."""
+    try:
+        yield
+    except GossamerError:
+        raise
+    except Exception as error:
+        raise ExperimentError(f"{kind}: it fails with {type(error).__name__}: {error}") from error
+
+
 def check_parameters(kind: str, name: str, maker: Callable[..., Any], parameters: Mapping[str, Any]) -> None:
     """Refuse a parameter that `maker` does not take."""
     known = parameter_names(maker)
@@ -168,7 +180,7 @@ def parameters_of(maker: Callable[..., Any]) -> dict[str, str]:
         return {}
     shown = {}
     for field in fields(maker):
-        if not field.init or field.name.startswith("_"):
+        if not field.init or not field.repr:  # what is filled in later is no user's business
             continue
         required = field.default is MISSING and field.default_factory is MISSING
         shown[field.name] = "required" if required else _literal(getattr(maker, field.name, None))

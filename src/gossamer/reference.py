@@ -1,6 +1,6 @@
-"""The experiment reference, written from the schema itself, so that it cannot say anything else than the code does.
+"""The pages that are written from the code itself, so that they cannot say anything else than the code does.
 
-`python -m gossamer.reference docs/experiment.md` writes it; without a path it is printed.
+`python -m gossamer.reference docs` writes them.
 """
 
 import inspect
@@ -13,7 +13,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 from pydantic.fields import FieldInfo
 
 from gossamer.experiment import CATALOGS, Evaluate, Experiment, plain
-from gossamer.parts import Catalog, summary_of
+from gossamer.methods import METHODS, costs, families, graph_needed, model_sizes
+from gossamer.parts import Catalog, parameters_of, summary_of
 
 HEADINGS = {
     "method": "Methods",
@@ -37,6 +38,17 @@ keys. Every key has a default, so an empty file is a valid experiment. An unknow
 range is refused before anything runs, with the nearest valid name.
 
 On the command line, `--set key=value` (short: `-s`) overrides a key; `--set method.rho=0.1` reaches into a part.
+"""
+
+METHOD_LIST = """\
+# The methods
+
+<!-- Written by `make docs` from the methods themselves. Change the code, not this page. -->
+
+What every method needs and what it costs, as `gossamer methods` prints it. Costs are in model sizes and counted from
+the tensors that one client really makes: what it keeps between rounds, and what it sends over each link in a round.
+[The methods in formulas](methods.md) has the mathematics, [Which method should I use?](which-method.md) the
+measurements.
 """
 
 PARTS = """\
@@ -94,6 +106,34 @@ def experiment_reference() -> str:
     return "\n".join(sections)
 
 
+def method_list() -> str:
+    """The Markdown of `docs/method-list.md`: what every method is, needs and costs."""
+    lines = [METHOD_LIST]
+    for family, names in families().items():
+        lines += [f"## {family[0].upper()}{family[1:]}\n"]
+        lines += [
+            "| method | what it does | graph | keeps | sends | parameters | from |",
+            "|---|---|---|---|---|---|---|",
+        ]
+        for name in names:
+            maker, method = METHODS[name], METHODS.build(name)
+            cost = costs(method)
+            parameters = ", ".join(f"`{key}={value}`" for key, value in parameters_of(maker).items()) or "none"
+            cells = [
+                f"[`{name}`](experiment.md#{name})",
+                summary_of(maker),
+                graph_needed(method),
+                model_sizes(cost.keeps),
+            ]
+            cells += [model_sizes(cost.sends), parameters, method.paper]
+            lines.append(f"| {' | '.join(cells)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+PAGES = {"experiment.md": experiment_reference, "method-list.md": method_list}
+
+
 def _catalog(key: str, catalog: Catalog) -> str:
     parts = "\n".join(_part(name, maker) for name, maker in catalog.items())
     return f"## {HEADINGS[key]}\n\n{parts}"
@@ -112,7 +152,7 @@ def _part(name: str, maker: Callable[..., Any]) -> str:
 def _fields(maker: Callable[..., Any]) -> Iterator[tuple[str, FieldInfo]]:
     """A part's parameters, as pydantic knows them."""
     fields: Mapping[str, FieldInfo] = getattr(maker, "__pydantic_fields__", {})
-    return ((name, field) for name, field in fields.items() if field.init is not False)
+    return ((name, field) for name, field in fields.items() if field.init is not False and field.repr)
 
 
 def _key(item: tuple[str, FieldInfo]) -> Row:
@@ -189,11 +229,9 @@ def _table(first: str, rows: Iterable[Row]) -> str:
 
 
 def main() -> None:
-    """Write the reference to the path given, or print it."""
-    if len(sys.argv) > 1:
-        Path(sys.argv[1]).write_text(experiment_reference(), encoding="utf-8")
-    else:
-        print(experiment_reference())
+    """Write the generated pages into the folder given."""
+    for name, write in PAGES.items():
+        (Path(sys.argv[1]) / name).write_text(write(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import pandas as pd
 import torch
@@ -25,6 +25,7 @@ from gossamer.graphs import as_graph, check
 from gossamer.measure import Evaluator, consensus_distance
 from gossamer.methods import Setting, State, fitted, local_work
 from gossamer.models import VectorModel, build_model, make_module
+from gossamer.parts import own_code
 from gossamer.randomness import Purpose, torch_seed
 from gossamer.runs.files import write_text
 from gossamer.runs.folder import BEST, EXPERIMENT, FINAL, RunFolder, read_lines, to_json
@@ -111,11 +112,12 @@ class Run:
 def prepare(experiment: Experiment, data_dir: Path | None = None) -> Prepared:
     """Turn an experiment into its live parts; whatever does not fit is refused here, before anything runs."""
     device, dtype = as_device(experiment.device), getattr(torch, experiment.dtype)
-    graph = as_graph(experiment.graph_or_default)
-    network = graph.bind(experiment.clients, experiment.seed)
-    check(network)
+    with own_code("graph"):
+        network = as_graph(experiment.graph_or_default).bind(experiment.clients, experiment.seed)
+        check(network)
     check_fit(experiment.method, network)
-    dataset = on_device(as_dataset(experiment.dataset, data_directory(data_dir)), device)
+    with own_code("dataset"):
+        dataset = on_device(as_dataset(experiment.dataset, data_directory(data_dir)), device)
     if dataset.clients is not None:
         if len(dataset.clients) != experiment.clients:
             raise ExperimentError(
@@ -125,30 +127,38 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> Prepared:
         parts = list(dataset.clients)
     else:
         labels = dataset.train.targets.cpu().numpy()
-        parts = split(experiment.partition, labels, experiment.clients, experiment.seed)
-    model = build_model(
-        lambda: make_module(experiment.model, dataset.shape, dataset.classes),
-        torch_seed(experiment.seed, Purpose.MODEL),
-        dtype,
-        device,
-    )
+        with own_code("partition"):
+            parts = split(experiment.partition, labels, experiment.clients, experiment.seed)
+    with own_code("model"):
+        model = build_model(
+            lambda: make_module(experiment.model, dataset.shape, dataset.classes),
+            torch_seed(experiment.seed, Purpose.MODEL),
+            dtype,
+            device,
+        )
     work = experiment.local_work
     method = fitted(experiment.method, Setting(network.sample is not None, tuple(tuple(s) for s in model.shapes)))
     refuse: Callable[[float], str | None] | None = getattr(method, "refuse", None)
     if refuse is not None and (reason := refuse(experiment.lr)):
         raise ExperimentError(f"lr: {reason}")
-    own_decay: float | None = getattr(method, "weight_decay", None)
+    batches = Batches(parts, experiment.batch_size, work.epochs, work.steps, experiment.seed)
+    if getattr(method, "needs_equal_steps", False) and batches.steps.min() < batches.steps.max():
+        raise ExperimentError(
+            f"method: with these parameters every client must take the same number of local steps, but here they take "
+            f"{batches.steps.min()} to {batches.steps.max()}. Set local_steps, and give every client a sample."
+        )
+    own_decay: float | str = getattr(method, "weight_decay", "experiment")
     training = Training(
         method=method,
         model=model,
         loss=experiment.loss,
         dataset=dataset,
-        batches=Batches(parts, experiment.batch_size, work.epochs, work.steps, experiment.seed),
+        batches=batches,
         network=network,
         rounds=experiment.rounds,
         lr=experiment.lr,
         lr_decay=experiment.lr_decay,
-        weight_decay=experiment.weight_decay if own_decay is None else own_decay,
+        weight_decay=experiment.weight_decay if isinstance(own_decay, str) else own_decay,
         clip=experiment.clip,
         seed=experiment.seed,
     )
@@ -170,13 +180,16 @@ def simulate(
     >>> run.vectors.shape[0]
     4
     """
-    check_chunk(chunk)
+    check_options(chunk, on_divergence)
     prepared = prepare(experiment, data_dir)
     engine = Stacked(prepared.training, chunk)
     folder = RunFolder.create(Path(out), experiment.to_toml()) if out is not None else None
-    if folder:
+    simulation = _Simulation(prepared, engine, folder, on_divergence, observer or Silent())
+    if folder is None:
+        return simulation.run([])
+    with folder.locked():
         write_text(folder.path / "partition.json", to_json(prepared.partition.to_dict()) + "\n")
-    return _Simulation(prepared, engine, folder, on_divergence, observer or Silent()).run([])
+        return simulation.run([])
 
 
 def resume(
@@ -192,12 +205,20 @@ def resume(
 
     `experiment` is needed only where it holds objects that no file can express.
     """
-    check_chunk(chunk)
-    folder = RunFolder.open(Path(path))
-    observer = observer or Silent()
+    check_options(chunk, on_divergence)
+    folder, observer = RunFolder.open(Path(path)), observer or Silent()
     experiment = same_experiment(folder, experiment)
     prepared = prepare(experiment, data_dir)
     engine = Stacked(prepared.training, chunk)
+    with nullcontext() if folder.finished else folder.locked():
+        past = _take_back(folder, experiment, engine, observer)
+        quiet = folder.finished and len(past) == experiment.rounds
+        simulation = _Simulation(prepared, engine, folder, on_divergence, Silent() if quiet else observer)
+        return simulation.run(past)
+
+
+def _take_back(folder: RunFolder, experiment: Experiment, engine: Stacked, observer: Observer) -> list[Metrics]:
+    """Put the newest whole checkpoint into the engine and give the rounds that led to it."""
     checkpoint = folder.latest(experiment.digest, engine.device, observer.say)
     done = 0
     if checkpoint is not None:
@@ -211,10 +232,9 @@ def resume(
         )
     if folder.finished and done == experiment.rounds:
         observer.say(f"{folder.path}: is finished already; there is nothing left to do.")
-        observer = Silent()
     else:
         folder.rewind(done)
-    return _Simulation(prepared, engine, folder, on_divergence, observer).run(past)
+    return past
 
 
 def same_experiment(folder: RunFolder, given: Experiment | None) -> Experiment:
@@ -227,10 +247,12 @@ def same_experiment(folder: RunFolder, given: Experiment | None) -> Experiment:
     return given
 
 
-def check_chunk(chunk: int | None) -> None:
-    """Refuse to run no clients at a time."""
-    if chunk is not None and chunk < 1:
-        raise ExperimentError(f"chunk: should be at least 1 (got {chunk})")
+def check_options(chunk: int | None, on_divergence: OnDivergence) -> None:
+    """Refuse to run no clients at a time, and words that mean nothing."""
+    if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
+        raise ExperimentError(f"chunk: should be a whole number, at least 1 (got {chunk!r})")
+    if on_divergence not in get_args(OnDivergence):
+        raise ExperimentError(f"on_divergence: should be 'stop' or 'continue' (got {on_divergence!r})")
 
 
 def check_state(folder: RunFolder, found: State, expected: State) -> None:

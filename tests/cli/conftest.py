@@ -186,6 +186,6 @@ def lines(folder: Path) -> int:
 
 
 def snapshot(folder: Path) -> dict[str, bytes | None]:
-    """Every file below a folder with its content, and every folder; what Python caches is not ours."""
-    found = (p for p in sorted(folder.rglob("*")) if "__pycache__" not in p.parts)
+    """Every file below a folder with its content, and every folder; caches and a killed process's lock do not count."""
+    found = (p for p in sorted(folder.rglob("*")) if "__pycache__" not in p.parts and p.name != ".lock")
     return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in found}

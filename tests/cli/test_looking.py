@@ -74,13 +74,13 @@ def test_a_run_without_a_round(gossamer: Command, settings: Settings, place: Pat
 def test_listings(gossamer: Command, command: str, catalogs: list[Catalog]) -> None:
     answer = gossamer(command)
     assert answer.code == 0
-    rows = {line.split()[0]: line for line in answer.out.splitlines() if line and not line.startswith(" ")}
+    words = answer.out.split()
     blocks = answer.out
     for catalog in catalogs:
         for name, maker in catalog.items():
-            assert name in rows
+            assert name in words
             for field in fields(maker):  # type: ignore[arg-type]
-                assert f"{field.name}=" in blocks, f"{name}: {field.name}"
+                assert not field.repr or f"{field.name}=" in blocks, f"{name}: {field.name}"
 
 
 @pytest.mark.parametrize(

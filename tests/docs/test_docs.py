@@ -14,10 +14,10 @@ from gossamer.cli import app, overrides, parse_sweep
 from gossamer.comparison import Plan, load_plan, variants
 from gossamer.experiment import load_experiment
 from gossamer.methods import Operator, Round
-from gossamer.reference import experiment_reference
+from gossamer.reference import PAGES as GENERATED
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^```(?P<info>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"!?\[[^]]*\]\((?P<target>[^)\s]+)\)")
 
@@ -66,9 +66,10 @@ def write_modules(page: Path, folder: Path) -> None:
             (folder / block.words[0]).write_text(block.text, encoding="utf-8")
 
 
-def test_the_experiment_reference_is_up_to_date() -> None:
-    written = (ROOT / "docs" / "experiment.md").read_text(encoding="utf-8")
-    assert written == experiment_reference(), "run 'make docs'"
+@pytest.mark.parametrize("name", GENERATED)
+def test_generated_pages_are_up_to_date(name: str) -> None:
+    written = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    assert written == GENERATED[name](), "run 'make docs'"
 
 
 @pytest.mark.parametrize("page", pages_with("python"))
@@ -160,3 +161,8 @@ def test_the_method_page_names_every_operator() -> None:
 def test_the_architecture_page_names_what_a_client_knows_of_a_round() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     assert all(f"`{name}`" in page for name in Round._fields)
+
+
+@pytest.mark.parametrize("table", sorted((ROOT / "docs" / "tables").glob("*.md")), ids=lambda path: path.stem)
+def test_the_measured_tables_stand_in_the_page_that_speaks_of_them(table: Path) -> None:
+    assert table.read_text(encoding="utf-8").strip() in (ROOT / "docs" / "which-method.md").read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from gossamer import Experiment
 from gossamer.engines import Isolated, Stacked
 from gossamer.errors import GossamerError
 from gossamer.graphs import GRAPHS
-from gossamer.methods import METHODS
+from gossamer.methods import METHODS, LocalGECL
 from gossamer.simulation import prepare
 from problems import engine, graph_for, samples, tiny_net
 
@@ -168,3 +168,18 @@ def test_losses_choose_the_neighbours_of_dfedsgpsm_s() -> None:
     np.testing.assert_allclose(matrix.sum(0), 1)
     assert ((matrix > 0).sum(0) == 3).all()
     assert engine("dfedsgpsm-s", {"name": "directed-by-loss", "neighbours": 2}, samples([4] * 8, 0), local_steps=1)
+
+
+class TwiceMixed(LocalGECL):
+    """Local G-ECL with two gossip steps."""
+
+    gossip_steps = 2
+
+
+def test_what_is_summed_as_well_is_sent_once_in_every_gossip_step() -> None:
+    """α and several gossip steps: two vectors a step travel, whatever is made of them."""
+    run = engine(TwiceMixed(alpha=0.1), "ring", samples([4] * 5, 0), local_steps=1)
+    assert run.round(0).client_bytes.tolist() == [2 * 2 * 2 * 8 * run.training.model.size] * 5
+    isolated = Isolated(run.training)
+    isolated.round(0)
+    torch.testing.assert_close(isolated.models(), run.models(), rtol=0, atol=1e-10)

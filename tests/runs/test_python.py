@@ -11,8 +11,10 @@ from torch import nn
 
 from gossamer import Experiment, GossamerError, resume, simulate
 from gossamer.comparison import compare, variants
+from gossamer.errors import RunFolderError
 from gossamer.graphs import Matrix
 from gossamer.methods import DFedAvg, DFedSAM
+from gossamer.runs.folder import RunFolder
 from gossamer.runs.record import read_run, read_runs
 from gossamer.runs.report import curve
 from gossamer.simulation import Diverged, Interrupted, Silent
@@ -153,8 +155,8 @@ def test_a_comparison_of_objects(tmp_path: Path) -> None:
     sweep = {"method": [DFedAvg(), DFedSAM(rho=0.0)], "graph": [nx.cycle_graph(4), "full"], "clip": [None]}
     result = compare(small(rounds=2), sweep, out=tmp_path / "c")
     labels = list(result.table.index)
-    assert labels[1] == "method=dfedavg, graph=full, clip=none"
-    assert labels[0].startswith("method=dfedavg, graph=python:Graph")
+    assert labels[1] == "dfedavg, full, none"
+    assert labels[0].startswith("dfedavg, python:Graph")
     assert len(result.records) == 4
     free = compare(small(rounds=2), sweep)
     for label in labels:
@@ -183,7 +185,7 @@ def test_variants_need_folders_of_their_own() -> None:
         variants(small(), {})
     with pytest.raises(GossamerError, match="seeds: should be at least 1"):
         compare(small(), {"lr": [0.1]}, seeds=0)
-    with pytest.raises(GossamerError, match="chunk: should be at least 1"):
+    with pytest.raises(GossamerError, match="chunk: should be a whole number"):
         compare(small(), {"lr": [0.1]}, chunk=0)
 
 
@@ -207,3 +209,13 @@ def test_curves_are_means_with_extremes(tmp_path: Path) -> None:
     assert curve(result.runs["0.1"], "nothing") is None
     assert [r.label for r in read_runs([tmp_path / "c"])] == ["0.1-seed0", "0.1-seed1"]
     assert len(read_runs([tmp_path / "c" / "0.1-seed0"] * 2)) == 1
+
+
+def test_a_run_that_is_being_written_is_left_to_its_process(tmp_path: Path) -> None:
+    experiment = Experiment(clients=3, rounds=1, local_steps=1, model="softmax")
+    simulate(experiment, out=tmp_path / "run")
+    (tmp_path / "run" / "final.safetensors").unlink()
+    with RunFolder.open(tmp_path / "run").locked(), pytest.raises(RunFolderError, match="another process"):
+        resume(tmp_path / "run")
+    assert resume(tmp_path / "run").last["round"] == 1
+    assert not (tmp_path / "run" / ".lock").exists()

@@ -87,10 +87,13 @@ class Gathered:
         self._counts = counts
         self._rows = torch.from_numpy(rows).to(device)
         self._weights = torch.from_numpy(real / np.maximum(counts, 1)[:, :, None]).to(device=device, dtype=dtype)
-        #: [steps, clients]: whether the client takes the step, and how many samples it sees; [steps]: if all take it.
+        #: [steps, clients]: whether the client takes the step; [steps]: whether all do.
         self.active = torch.from_numpy(counts > 0).to(device)
         self.everyone: list[bool] = [bool(row.all()) for row in counts > 0]
-        self.counts = torch.from_numpy(counts).to(device=device, dtype=dtype)
+        #: [steps, clients]: the weight of a step in the client's training loss, the mean over its last local epoch.
+        before_last = np.array([batches.steps[client] - batches.per_epoch[client] for client in clients])
+        seen = np.where(np.arange(self.steps)[:, None] >= before_last, counts, 0)
+        self.shares = torch.from_numpy(seen / np.maximum(seen.sum(axis=0), 1)).to(device=device, dtype=dtype)
 
     def take(self, step: int) -> Batch:
         """The tensors of one step, augmented and scaled."""

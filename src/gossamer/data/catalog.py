@@ -205,8 +205,8 @@ class FashionMnist:
 class Cifar10:
     """CIFAR-10, photographs of ten kinds of things, 32 × 32 colour: 50,000 training and 10,000 test images."""
 
-    augment: bool = True
-    rule: Literal["always", "half"] = "always"
+    augment: Annotated[bool, Field(description="flip and shift training images at random")] = True
+    rule: Annotated[Literal["always", "half"], Field(description="shift every image, or half of them")] = "always"
     train_samples: Count | None = None
 
     shape: ClassVar[tuple[int, ...]] = (3, 32, 32)
@@ -232,8 +232,8 @@ class Cifar10:
 class Cifar100:
     """CIFAR-100, photographs of a hundred kinds of things, 32 × 32 colour: 50,000 training and 10,000 test images."""
 
-    augment: bool = True
-    rule: Literal["always", "half"] = "always"
+    augment: Annotated[bool, Field(description="flip and shift training images at random")] = True
+    rule: Annotated[Literal["always", "half"], Field(description="shift every image, or half of them")] = "always"
     train_samples: Count | None = None
 
     shape: ClassVar[tuple[int, ...]] = (3, 32, 32)

@@ -17,7 +17,7 @@ from gossamer.parts import Catalog, part
 from gossamer.randomness import Purpose, generator
 
 REDRAWS = 1000
-Alpha = Annotated[float, Field(gt=0)]
+Alpha = Annotated[float, Field(gt=0, description="small: few classes for each client; large: all alike")]
 
 
 @part
@@ -76,7 +76,7 @@ class DirichletByClass:
     """
 
     alpha: Alpha = 0.3
-    min_samples: Annotated[int, Field(ge=0)] = 0
+    min_samples: Annotated[int, Field(ge=0, description="draw again until every client holds so many")] = 0
 
     def split(self, targets: NDArray[Any], clients: int, seed: int) -> list[Indices]:
         if self.min_samples * clients > len(targets):
@@ -105,7 +105,7 @@ class DirichletByClass:
 class Shards:
     """Samples sorted by label and cut into shards; each client gets a few, so it knows few classes."""
 
-    classes_per_client: Annotated[int, Field(ge=1)] = 2
+    classes_per_client: Annotated[int, Field(ge=1, description="shards for each client")] = 2
 
     def split(self, targets: NDArray[Any], clients: int, seed: int) -> list[Indices]:
         shards = clients * self.classes_per_client
@@ -134,7 +134,9 @@ def _plain_lists(value: Any) -> Any:
 class Explicit:
     """The samples of each client, listed: one list of indices per client, or a .json file with such lists."""
 
-    indices: Annotated[list[list[int]] | str, BeforeValidator(_plain_lists)]
+    indices: Annotated[
+        list[list[int]] | str, BeforeValidator(_plain_lists), Field(description="the lists, or the file's path")
+    ]
 
     def split(self, targets: NDArray[Any], clients: int, seed: int) -> list[Indices]:  # nothing to draw
         lists = _read_lists(Path(self.indices)) if isinstance(self.indices, str) else self.indices

@@ -45,6 +45,7 @@ class Client:
         self.method: Any = training.method
         self.state = self.method.init(training.model.initial)
         self.message: Message = {}
+        self.names: list[str] = []  # of the tensors it sends
         self.mailbox: list[Letter] = []
         self.seen: set[tuple[int, int]] = set()
 
@@ -56,6 +57,7 @@ class Client:
         """The message before the first round, of a method that has one."""
         gradient = partial(full_gradient, self.work, self.number, self.method.model(self.state))
         self.state, self.message = self.method.open(self.state, gradient, self.round(0))
+        self.names = list(self.message)
 
     def train(self, index: int) -> float:
         """Local steps, up to the message; gives the mean training loss, NaN without a step."""
@@ -65,9 +67,10 @@ class Client:
         for k in range(own.steps):
             batch = Batch(*(tensor[0] for tensor in own.take(k)))
             local, loss = take_step(self.work, with_tape, self.state, local, batch, round)
-            total += float(loss * own.counts[k, 0])
+            total += float(loss * own.shares[k, 0])
         self.state, self.message = self.method.finish(self.state, local, round)
-        return total / float(own.counts.sum()) if own.steps else float("nan")
+        self.names = list(self.message)
+        return total if own.steps else float("nan")
 
     def mix(self, step: int, operators: dict[str, Operator], row: dict[int, float], own: float) -> None:
         """Turn the message into what the mailbox makes of it; `row` holds the weight of each neighbour to hear.
@@ -148,6 +151,8 @@ class Isolated:
         weights = self.training.network.matrix(step, losses).toarray()
         coded = at >= 0  # what is exchanged before the first round has no packed form
         for sender in self.clients:
+            # What was mixed in a second way is not sent on in the next gossip step.
+            sender.message = {name: sender.message[name] for name in sender.names if name in sender.message}
             wire = travelling(sender.method, sender.message) if coded else sender.message
             for receiver in np.flatnonzero(weights[:, sender.number]):
                 if receiver != sender.number:

@@ -28,7 +28,7 @@ from gossamer.engines.client import (
     with_tape,
 )
 from gossamer.errors import ExperimentError
-from gossamer.methods import Local, Message, Operator, Round, State, gossip_steps
+from gossamer.methods import Local, Message, Operator, Round, State, gossip_steps, mixes
 from gossamer.mixing import Traffic, mix
 from gossamer.randomness import Purpose, torch_seed
 
@@ -40,7 +40,7 @@ SMALL_MODEL_CHUNK = 50
 class RoundReport(NamedTuple):
     """What a round did, beside changing the state."""
 
-    #: Mean loss over the samples each client trained on, taken before each step; NaN for a client that did not train.
+    #: Each client's mean training loss over its last local epoch, taken before each step; NaN if it did not train.
     losses: Tensor
     #: Whether a client's loss or message left the finite numbers.
     broken: Tensor
@@ -80,9 +80,10 @@ class Stacked:
             torch.stack([rows.reshape(self.clients, -1).sum(1) for rows in messages.values()]).sum(0)
         )
         broken |= losses.isinf() | (losses.isnan() & self._trains(index))
-        mixing = self._now()
+        mixing, sent = self._now(), list(messages)
         known = self._share_losses(losses, traffic) if getattr(method, "shares_loss", False) else None
         for step in range(index * hops, (index + 1) * hops):
+            messages = {name: messages[name] for name in sent}  # what is mixed in a second way is not sent on
             traffic.add(network, method, messages, step, known)
             messages = mix(network, method.sends, messages, step, known)
         about = self._about(np.arange(self.clients), index)
@@ -164,9 +165,9 @@ class Stacked:
             if not gathered.everyone[k]:  # a client that has done its steps keeps what it has
                 taken = tree_map(lambda new, old, a=active: torch.where(_like(a, new), new, old), taken, local)
             local = taken
-            total += torch.where(active, loss * gathered.counts[k], 0.0)
+            total += torch.where(active, loss * gathered.shares[k], 0.0)
         after, message = each(lambda s, y, a: method.finish(s, y, self._round(index, a)))(state, local, about)
-        return after, message, total / gathered.counts.sum(0)
+        return after, message, torch.where(about["steps"] > 0, total, torch.nan)
 
     def _about(self, clients: np.ndarray, index: int) -> About:
         """What each of these clients knows of a round, as rows."""
@@ -201,26 +202,43 @@ class Stacked:
         trainable = np.flatnonzero(self.training.batches.steps)
         if failure := self._try_step(trainable[:1]):
             shape = "x".join(map(str, self.training.dataset.shape))
-            raise ExperimentError(f"the model or the loss fails on samples of shape {shape}: {failure}") from failure
+            what = f"{type(failure).__name__}: {failure}"
+            raise ExperimentError(
+                f"the model, the loss or the method fails on samples of shape {shape}: {what}"
+            ) from failure
+        if model.draws_randomness:  # found in the trial
+            return 1, "the model draws random numbers, which are keyed client by client"
         if wanted > 1 and (failure := self._try_step(trainable[:2])):
             return 1, f"vmap cannot run this model or method: {failure}"
         return min(wanted, self.clients), reason
 
     def _try_step(self, clients: np.ndarray) -> Exception | None:
-        """The error, if any, of one local step of these clients; nothing is kept of it."""
+        """The error, if any, of one local step of these clients up to what they receive; nothing is kept of it."""
         if not len(clients):
             return None
-        work = self.training
+        work, method = self.training, self.training.method
         each, differentiate = _how_to_run(len(clients))
         about = self._about(clients, 0)
         state = {name: rows[clients] for name, rows in self.state.items()}
         batch = Gathered(work.batches, work.dataset, clients.tolist(), 0, self.dtype).take(0)
-        try:
-            local = each(lambda s, a: work.method.begin(s, self._round(0, a)))(state, about)
-            with self._own_random_stream():
-                each(partial(self._step, 0, differentiate))(state, local, batch, about)
-        except (RuntimeError, TypeError, ValueError, IndexError) as error:
-            return error
+        buffers = {name: value.clone() for name, value in work.model.template.named_buffers()}
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            before = torch.get_rng_state()
+            try:
+                local = each(lambda s, a: method.begin(s, self._round(0, a)))(state, about)
+                local, _ = each(partial(self._step, 0, differentiate))(state, local, batch, about)
+                after, message = each(lambda s, y, a: method.finish(s, y, self._round(0, a)))(state, local, about)
+                # Nobody to talk to here: each hears itself, which has the shapes of what it will hear.
+                mixed = {key: message[name] for key, (name, _) in mixes(method.sends, message).items()}
+                received = each(lambda s, m, a: method.receive(s, m, self._round(0, a)))(after, mixed, about)
+                _same_shapes(state, received)
+                each(method.model)(received)
+            except Exception as error:
+                return error
+            work.model.draws_randomness |= not torch.equal(torch.get_rng_state(), before)
+        for name, value in work.model.template.named_buffers():
+            if not torch.equal(value, buffers[name]):
+                return ValueError(f"the model changes its buffer '{name}' while it trains, which no client sends")
         return None
 
     def _now(self) -> float:
@@ -255,6 +273,14 @@ def _alone(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _stack(rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+def _same_shapes(kept: State, received: State) -> None:
+    """Refuse a method that forgets a part of its state, or changes its shape."""
+    for name, rows in kept.items():
+        if name not in received or received[name].shape != rows.shape:
+            found = tuple(received[name].shape[1:]) if name in received else "nothing"
+            raise ValueError(f"after receive, '{name}' of the state is {found}, not {tuple(rows.shape[1:])}")
 
 
 def _like(active: Tensor, value: Tensor) -> Tensor:

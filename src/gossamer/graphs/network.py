@@ -54,6 +54,8 @@ class Network:
     def __post_init__(self) -> None:
         size = None if self.period else 8  # a drawn graph is asked for the same step a few times, then never again
         object.__setattr__(self, "_build", lru_cache(size)(lambda step: _tidy(self, self.build(step), step)))
+        if self.sample is not None:
+            object.__setattr__(self, "sample", lru_cache(8)(self.sample))
         object.__setattr__(self, "_rows", lru_cache(size)(lambda step: _row_facts(self.matrix(step))))
 
     def matrix(self, step: int, losses: Losses | None = None) -> csr_array:

@@ -18,6 +18,7 @@ from gossamer.methods.contract import (
     needs,
     travelling,
 )
+from gossamer.methods.costs import Costs, costs, graph_needed, model_sizes
 from gossamer.methods.dfedadmm import DFedADMM, DFedADMMSAM, FedPD
 from gossamer.methods.dfedavg import DPSGD, DFedAvg, DFedAvgM, Gossip
 from gossamer.methods.dfedsam import DFedSAM, DFedSAMMGS
@@ -70,6 +71,15 @@ METHODS = Catalog(
     role="step",
 )
 
+
+def families() -> dict[str, list[str]]:
+    """The names of the methods, by family, in the order of the catalog."""
+    found: dict[str, list[str]] = {}
+    for name, maker in METHODS.items():
+        found.setdefault(maker.family, []).append(name)  # type: ignore[attr-defined]  # every built-in method has one
+    return found
+
+
 __all__ = [
     "DPSGD",
     "ECL",
@@ -81,6 +91,7 @@ __all__ = [
     "PDMM",
     "SGP",
     "AsyNG",
+    "Costs",
     "DFedADMM",
     "DFedADMMSAM",
     "DFedAvg",
@@ -113,11 +124,15 @@ __all__ = [
     "Setting",
     "State",
     "arrived",
+    "costs",
+    "families",
     "fitted",
     "gossip_steps",
+    "graph_needed",
     "heavy_ball",
     "local_work",
     "mixes",
+    "model_sizes",
     "needs",
     "sam_gradient",
     "travelling",

@@ -56,8 +56,9 @@ class Method(Protocol):
 
     gossip_steps    how often the messages of a round are mixed (1)
     local_work      its own amount of local work, in place of the experiment's
-    weight_decay    its own weight decay, in place of the experiment's
+    weight_decay    its own weight decay, in place of the experiment's; "experiment": that of the experiment
     needs           what it needs of a graph, beyond what its operators do: see `Need`
+    needs_equal_steps   True: every client must take the same number of local steps
     draws           True: `round.noise` is there
     shares_loss     True: every client tells all others its training loss, which the graph may go by
     default_graph   the graph it runs on where the experiment names none

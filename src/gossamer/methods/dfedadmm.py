@@ -17,6 +17,7 @@ from gossamer.methods.contract import Local, Message, Need, Operator, Round, Sta
 from gossamer.methods.local import Gradient, sam_gradient
 from gossamer.parts import part
 
+WeightDecay = Annotated[float, Field(ge=0)] | Literal["experiment"]
 Penalty = Annotated[float, Field(gt=0, description="λ, length of the penalty: 1/λ multiplies the quadratic")]
 
 
@@ -41,7 +42,10 @@ class AlternatesDirections:
     def refuse(self, lr: float) -> str | None:
         if lr < 2 * self.penalty:
             return None
-        return f"a step of lr={lr:g} is at least 2λ={2 * self.penalty:g}, so the penalty alone makes it diverge"
+        limits = f"an lr below {2 * self.penalty:g} or a penalty above {lr / 2:g} would do"
+        return (
+            f"a step of lr={lr:g} is at least 2λ={2 * self.penalty:g}, so the penalty alone makes it diverge; {limits}"
+        )
 
     def _descend(self, state: State, y: Tensor, direction: Tensor, round: Round) -> Local:
         return {"y": y - round.lr * (direction - state["dual"] + (y - state["x"]) / self.penalty)}
@@ -74,7 +78,7 @@ class DFedADMM(AlternatesDirections):
     """Local problems with duals, averaged with the neighbours."""
 
     dual: Annotated[Literal["old", "new"], Field(description="the dual in the message")] = "old"
-    weight_decay: Annotated[float | None, Field(ge=0, description="the paper's; none: the experiment's")] = 0.0
+    weight_decay: WeightDecay = 0.0
 
     family: ClassVar = "ADMM"
     paper: ClassVar = "Li et al. 2023, arXiv 2308.08290"
@@ -95,7 +99,7 @@ class DFedADMMSAM(AlternatesDirections):
 
     rho: Annotated[float, Field(ge=0, description="ρ, radius of the perturbation")] = 0.1
     dual: Annotated[Literal["old", "new"], Field(description="the dual in the message")] = "old"
-    weight_decay: Annotated[float | None, Field(ge=0, description="the paper's; none: the experiment's")] = 0.0
+    weight_decay: WeightDecay = 0.0
 
     family: ClassVar = "ADMM"
     paper: ClassVar = "Li et al. 2023, arXiv 2308.08290"

@@ -11,7 +11,7 @@ norms stay dense. New masks act from the next average on.
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -31,7 +31,7 @@ class DisPFL:
     density: Annotated[float, Field(gt=0, le=1, description="c, share of weights that are active")] = 0.5
     drop: Annotated[float, Field(ge=0, le=1, description="share of active weights replaced in the first round")] = 0.5
     regrow: Annotated[Literal["random", "gradient"], Field(description="which inactive weights grow")] = "random"
-    shapes: Annotated[tuple[tuple[int, ...], ...], Field(repr=False)] = ()
+    shapes: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
 
     family: ClassVar = "sparse"
     paper: ClassVar = "Dai et al. 2022, arXiv 2206.00187"

@@ -11,13 +11,13 @@ ends), so no client keeps anything per edge, and it sends its model alone. E_i n
 θ = 1, or ½ for the ADMM flavour. Static graphs only: a lost message may not be skipped.
 """
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from gossamer.methods.contract import Local, Message, Need, Operator, Round, State
+from gossamer.methods.contract import FullGradient, Local, Message, Need, Operator, Round, State
 from gossamer.methods.local import Gradient
 from gossamer.parts import part
 
@@ -31,14 +31,28 @@ class CouplesEdges:
     """What the three share: the summed duals and their exchange."""
 
     relaxation: Annotated[float, Field(gt=0, le=1, description="θ: 1, or 0.5 for the ADMM flavour")] = 1.0
+    start: Annotated[
+        Literal["zero", "agreed"],
+        Field(description="the first duals: zero, or as if all had long agreed on x⁰"),
+    ] = "zero"
 
     family: ClassVar = "edge consensus"
     laws: ClassVar[tuple[str, ...]] = ("I17", "I20", "I21")
     sends: ClassVar[dict[str, Operator]] = {"x": "sum"}
     needs: ClassVar[tuple[Need, ...]] = ("undirected", "static")
+    open_mixings: ClassVar = 0
 
     def init(self, x0: Tensor) -> State:
         return {"x": x0, "S": x0 * 0, "T": x0 * 0}
+
+    def open(self, state: State, full_gradient: FullGradient, round: Round) -> tuple[State, Message]:
+        if self.start == "zero":
+            return state, {}
+        pull = round.degree * state["x"]
+        return {"x": state["x"], "S": pull, "T": -pull}, {}
+
+    def opened(self, state: State, mixed: Message, round: Round) -> State:
+        return state
 
     def begin(self, state: State, round: Round) -> Local:
         return {"y": state["x"]}

@@ -93,6 +93,10 @@ class LocalGECL:
     def open_mixings(self) -> int:
         return self.warm_start
 
+    @property
+    def needs_equal_steps(self) -> bool:
+        return self.alpha > 0  # see `pull_of_edges`
+
     def fit(self, setting: Setting) -> "LocalGECL | LocalGECLByServer":
         return LocalGECLByServer(start=self.start, warm_start=self.warm_start) if setting.server else self
 

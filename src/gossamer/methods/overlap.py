@@ -23,6 +23,8 @@ class OverlapSGP:
     paper: ClassVar = "Assran et al. 2019, arXiv 1811.10792"
     laws: ClassVar[tuple[str, ...]] = ("I2", "I20", "I21")
     sends: ClassVar[dict[str, Operator]] = {"x": "deliver", "weight": "deliver"}
+    #: A client that keeps the share p of its mass moves z by η g / (p w): few out-neighbours keep that step moderate.
+    default_graph: ClassVar = "one-peer-exponential"
 
     def init(self, x0: Tensor) -> State:
         one = x0.new_ones(())

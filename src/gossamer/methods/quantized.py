@@ -8,7 +8,7 @@ only where clients agree.
 """
 
 import math
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -29,7 +29,7 @@ class QDFedAvgM:
     rounding: Annotated[Literal["stochastic", "down"], Field(description="to which multiple of the step")] = (
         "stochastic"
     )
-    size: Annotated[int, Field(repr=False)] = 0
+    size: int = field(default=0, repr=False)
 
     family: ClassVar = "averaging"
     paper: ClassVar = "Sun et al. 2022, arXiv 2104.11375"

@@ -37,6 +37,9 @@ def sample_losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
     one number for a batch (as most user losses do) is therefore asked about each sample alone.
     """
     losses = loss(outputs, targets)
+    if not isinstance(losses, Tensor) or (losses.dim() > 0 and losses.shape != targets.shape[:1]):
+        got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+        raise ValueError(f"a loss gives one number for each of {len(targets)} samples, or their mean (got {got})")
     if losses.dim() > 0:
         return losses
     return torch.func.vmap(lambda output, target: loss(output[None], target[None]))(outputs, targets)

@@ -47,6 +47,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], about: dict[str, str]) 
     def write(aside: Path) -> None:
         try:
             save_file(tensors, aside, metadata=metadata)
+            aside.chmod(0o644)  # the library makes files that only their owner may read
         except SafetensorError as error:  # how the library reports a full disk: "... (os error 28)"
             number = re.search(r"os error (\d+)", str(error))
             raise OSError(int(number[1]), os.strerror(int(number[1]))) if number else OSError(0, str(error)) from error

@@ -16,13 +16,15 @@ import math
 import platform
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from gossamer.errors import RunFolderError
@@ -35,7 +37,7 @@ from gossamer.runs.checkpoint import (
     save_checkpoint,
     save_tensors,
 )
-from gossamer.runs.files import append_line, make_folder, sync, write_text
+from gossamer.runs.files import append_line, cannot_write, make_folder, sync, write_text
 
 EXPERIMENT = "experiment.toml"
 FINAL = "final.safetensors"
@@ -52,10 +54,31 @@ class RunFolder:
         self.metrics = path / "metrics.jsonl"
         self.timings = path / "timings.jsonl"
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from writing to the same run; the system opens the lock if this one dies."""
+        file = self.path / ".lock"
+        lock = FileLock(file)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise RunFolderError(f"{self.path}: another process is at work on this run. Wait until it ends.") from None
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+        try:
+            yield
+        finally:
+            file.unlink(missing_ok=True)
+            lock.release()
+
     @classmethod
     def create(cls, path: Path, experiment_toml: str) -> "RunFolder":
         """A new run folder; one that holds a run already is refused, never overwritten."""
         folder = cls(path)
+        try:
+            (path / EXPERIMENT).exists()
+        except OSError as error:  # a name that no file system takes
+            raise cannot_write(path, error) from error
         if (path / EXPERIMENT).exists():
             finished = (path / FINAL).exists()
             raise RunFolderError(

@@ -1,8 +1,8 @@
 """What a person sees in the terminal."""
 
-from gossamer.terminal.console import err, out, percent, say_where, size
+from gossamer.terminal.console import err, number, out, percent, say_where, size
 from gossamer.terminal.progress import Watching, make_observer, tensorboard_observer, watching
-from gossamer.terminal.tables import catalog_list, graph_table, results_table, run_table
+from gossamer.terminal.tables import catalog_list, graph_table, method_list, results_markdown, results_table, run_table
 
 __all__ = [
     "Watching",
@@ -10,8 +10,11 @@ __all__ = [
     "err",
     "graph_table",
     "make_observer",
+    "method_list",
+    "number",
     "out",
     "percent",
+    "results_markdown",
     "results_table",
     "run_table",
     "say_where",

@@ -19,7 +19,7 @@ def percent(value: float | None, spread: float | None = None) -> str:
     """An accuracy in percent, with its spread where there is one."""
     if value is None or value != value:
         return "–"
-    return f"{100 * value:.1f} %" if not spread else f"{100 * value:.1f} ± {100 * spread:.1f} %"
+    return f"{100 * value:.1f} %" if spread is None else f"{100 * value:.1f} ± {100 * spread:.1f} %"
 
 
 def number(value: float | None) -> str:

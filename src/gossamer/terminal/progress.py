@@ -1,5 +1,6 @@
 """Who watches a run for a person: a live bar on a terminal, plain lines elsewhere, TensorBoard on request."""
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -177,7 +178,10 @@ def tensorboard_observer(folder: Path) -> Closing:
 
 
 def _print_plain(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except BrokenPipeError:  # whoever read along has gone; the run goes on
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # for the rest of the process
 
 
 def progress_text(metrics: Metrics) -> str:

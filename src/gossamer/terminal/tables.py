@@ -1,6 +1,6 @@
 """The tables that commands print."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -9,32 +9,49 @@ from rich.markup import escape
 from rich.table import Table
 
 from gossamer.graphs import GraphSummary
+from gossamer.methods import METHODS, costs, families, graph_needed, model_sizes
 from gossamer.parts import Catalog, parameters_of, summary_of
 from gossamer.runs.record import RunRecord
 from gossamer.terminal.console import number, percent, size
 
+RESULTS = ("best", "last", "worst\nclient", "consensus", "sent per\nclient", "time")
 
-def results_table(table: pd.DataFrame, title: str, seeds: int) -> Table:
-    """The comparison's table: mean ± spread over the seeds; the best variant stands out."""
+
+def results_table(table: pd.DataFrame, title: str, swept: str, seeds: int, wide: bool) -> Table:
+    """The comparison's table: mean ± spread over the seeds; the best variant stands out.
+
+    A narrow terminal has no room for every column with its spread: what the others tell nearly as well is left out.
+    """
+    left_out = () if wide or seeds == 1 else ("last", "time")
     shown = _table(title)
-    shown.add_column("variant", no_wrap=True)
-    for name in ("best", "last", "worst\nclient", "consensus", "sent per\nclient", "time"):
-        shown.add_column(name, justify="right", no_wrap=True)
+    shown.add_column(escape(swept.replace(", ", ",\n")), overflow="fold", min_width=12)  # it gives way, no number does
+    for name in RESULTS:
+        if name not in left_out:
+            shown.add_column(name, justify="right", no_wrap=True)
     leader = table["best accuracy"].idxmax() if table["best accuracy"].notna().any() else None
-    for label, row in table.iterrows():
-        spread = {key: row[f"{key} spread"] if seeds > 1 else None for key in ACCURACIES}
-        shown.add_row(
-            escape(str(label)),
-            *(percent(row[key], spread[key]) for key in ACCURACIES),
-            number(row["consensus"]),
-            size(row["bytes per client"]),
-            f"{row['seconds']:.1f} s",
-            style="bold green" if label == leader else None,
-        )
+    for label, cells in result_cells(table, seeds).items():
+        kept = [cell for name, cell in zip(RESULTS, cells, strict=True) if name not in left_out]
+        shown.add_row(escape(label), *kept, style="bold green" if label == leader else None)
     return shown
 
 
-ACCURACIES = ("best accuracy", "last accuracy", "worst client")
+def results_markdown(table: pd.DataFrame, swept: str, seeds: int) -> str:
+    """The same table for a page."""
+    titles = [swept, *(name.replace("\n", " ") for name in RESULTS)]
+    lines = [f"| {' | '.join(titles)} |", "|---" + "|---:" * len(RESULTS) + "|"]
+    lines += [f"| {' | '.join([label, *cells])} |" for label, cells in result_cells(table, seeds).items()]
+    return "\n".join(lines) + "\n"
+
+
+def result_cells(table: pd.DataFrame, seeds: int) -> dict[str, list[str]]:
+    """The cells of each variant's row."""
+    rows = {}
+    for label, row in table.iterrows():
+        accuracies = ("best accuracy", "last accuracy", "worst client")
+        cells = [percent(row[key], row[f"{key} spread"] if seeds > 1 else None) for key in accuracies]
+        cells += [number(row["consensus"]), size(row["bytes per client"]), f"{row['seconds']:.1f} s"]
+        rows[str(label)] = cells
+    return rows
 
 
 def run_table(records: Sequence[RunRecord], wide: bool) -> Table:
@@ -76,18 +93,35 @@ def part_text(spec: Any) -> str:
     return str(spec)
 
 
-def catalog_list(catalog: Catalog, more: Callable[[Any], str] | None = None) -> Table:
+def catalog_list(catalog: Catalog) -> Table:
     """What there is of one kind: the name and one line, then the parameters with their defaults."""
     shown = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     shown.add_column(style="bold cyan", no_wrap=True)
     shown.add_column()
     for name, maker in catalog.items():
         words = [f"{key}={value}" for key, value in parameters_of(maker).items()]
-        words = [", ".join(words)] if words else []
-        words += [more(maker)] if more else []
         shown.add_row(name, escape(summary_of(maker)))
         if words:
+            shown.add_row("", f"[dim]{escape(', '.join(words))}[/]")
+    return shown
+
+
+def method_list() -> Table:
+    """The methods by family: what each does, needs and costs (in model sizes), its parameters, its source."""
+    shown = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    shown.add_column(no_wrap=True)
+    shown.add_column()
+    for family, names in families().items():
+        shown.add_row(f"[bold]{family}[/]", "")
+        for name in names:
+            maker, method = METHODS[name], METHODS.build(name)
+            cost = costs(method)
+            facts = f"keeps {model_sizes(cost.keeps)}, sends {model_sizes(cost.sends)} · graph: {graph_needed(method)}"
+            parameters = ", ".join(f"{key}={value}" for key, value in parameters_of(maker).items())
+            words = [word for word in (facts, parameters, method.paper) if word]
+            shown.add_row(f"  [bold cyan]{name}[/]", escape(summary_of(maker)))
             shown.add_row("", f"[dim]{escape(' · '.join(words))}[/]")
+    shown.add_row("", "\n[dim]Costs are in model sizes: kept by a client, and sent over each link in a round.[/]")
     return shown
 
 

@@ -1,0 +1,24 @@
+"""What the theory says of an experiment: its constants, measured where they can be, and four papers' bounds."""
+
+from gossamer.theory.bounds import DFEDADMM, DFEDSAM, DFEDSGPSM, LOCAL_G_ECL, THEOREMS, Constants, Term, Theorem, phi
+from gossamer.theory.measures import Measured, measure
+from gossamer.theory.report import Bound, Theory, Values, analyse, evaluate
+
+__all__ = [
+    "DFEDADMM",
+    "DFEDSAM",
+    "DFEDSGPSM",
+    "LOCAL_G_ECL",
+    "THEOREMS",
+    "Bound",
+    "Constants",
+    "Measured",
+    "Term",
+    "Theorem",
+    "Theory",
+    "Values",
+    "analyse",
+    "evaluate",
+    "measure",
+    "phi",
+]

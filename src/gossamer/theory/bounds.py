@@ -1,0 +1,326 @@
+"""The convergence theorems of four papers as plain functions of their constants, every bound cut into its causes.
+
+The formulas are those printed in the theorems. Where a paper's own proof gives another factor, docs/theory.md says so.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+from gossamer.methods import (
+    GECL,
+    OSGP,
+    SGP,
+    DFedADMM,
+    DFedADMMSAM,
+    DFedAvg,
+    DFedSAM,
+    DFedSAMMGS,
+    DFedSGPM,
+    DFedSGPSM,
+    DFedSGPSMS,
+    FedAvg,
+    FedSAM,
+    Gossip,
+    LocalGECL,
+    Method,
+)
+from gossamer.methods.g_ecl import LocalGECLByServer
+
+Kind = Literal["start", "noise", "heterogeneity", "gradient size", "momentum", "perturbation", "graph"]
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What the theorems speak of. Defaults are those of the complete graph and of plain local SGD."""
+
+    clients: int  # m
+    steps: float  # K, local steps in a round
+    rounds: int  # T
+    lr: float  # η, the same in all rounds
+    gap: float  # f(x⁰) − f*
+    smoothness: float  # L
+    sigma_l: float  # gradient noise: E‖∇F_i(x; ξ) − ∇f_i(x)‖² ≤ σ_l²
+    sigma_g: float  # heterogeneity: (1/m) Σ‖∇f_i(x) − ∇f(x)‖² ≤ σ_g²
+    gradient: float  # B: ‖∇f_i(x)‖ ≤ B
+    x0: float = 0.0  # ‖x⁰‖
+    lambda_: float = 0.0  # second largest |eigenvalue| of W
+    gossip_steps: int = 1  # Q
+    push_factor: float = 1.0  # C and
+    push_rate: float = 0.0  # q: push-sum disagreement after t steps is at most C qᵗ
+    least_weight: float = 1.0  # δ, the smallest push-sum weight that is met
+    rho: float = 0.0  # ρ, radius of the perturbation
+    momentum: float = 0.0  # α
+    penalty: float = 10.0  # λ of DFedADMM
+    pull: float = 0.0  # ‖D − E‖₂ of Local G-ECL: α times the largest eigenvalue of the graph's Laplacian
+    warm_start: int = 0  # r̃ of Local G-ECL
+    symmetric: bool = True  # W, and the same in all rounds
+    columns: bool = True  # what a client sends out sums to one
+    everyone: bool = True  # takes part in every round
+
+    @property
+    def p(self) -> float:
+        """How much of the squared disagreement one mixing removes: 1 − λ²."""
+        return 1 - self.lambda_**2
+
+    def on_the_complete_graph(self) -> "Constants":
+        """The same where everyone hears everyone."""
+        return replace(self, lambda_=0.0, push_factor=1.0, push_rate=0.0, least_weight=1.0)
+
+
+class Term(NamedTuple):
+    """One summand of a bound: what it comes from, its formula, its value."""
+
+    kind: Kind
+    formula: str
+    value: float
+
+
+class Condition(NamedTuple):
+    """What a theorem asks for, and whether it is so."""
+
+    text: str
+    holds: bool
+
+
+class Undefined(Exception):
+    """A bound has no value here; the message says why."""
+
+
+@dataclass(frozen=True)
+class Theorem:
+    """A paper's theorem: what it asks for, what it then bounds, and the nearest setting it allows."""
+
+    name: str
+    place: str
+    bounds: str
+    covers: tuple[type, ...]
+    conditions: Callable[[Constants], list[Condition]]
+    allowed: Callable[[Constants], Constants]
+    terms: Callable[[Constants], list[Term]]
+    up_to_a_constant: bool = False
+
+    def speaks_of(self, method: Method) -> bool:
+        """Whether the method is the theorem's or a special case; DFedADMM's proof has the old dual in the message."""
+        return type(method) in self.covers and getattr(method, "dual", "old") == "old"
+
+
+def phi(lambda_: float, clients: int, gossip_steps: int) -> float:
+    """Φ(λ, m, Q) = (λ^Q + 1) / ((1−λ)² m^(2(Q−1))) + (λ^Q + 1) / (1−λ^Q)²; what the graph costs DFedSAM.
+
+    >>> phi(0.0, clients=8, gossip_steps=1), phi(0.5, clients=8, gossip_steps=1)
+    (2.0, 12.0)
+    """
+    power = lambda_**gossip_steps
+    first = over((power + 1) * float(clients) ** (-2 * (gossip_steps - 1)), (1 - lambda_) ** 2)
+    return first + over(power + 1, (1 - power) ** 2)
+
+
+def over(above: float, below: float) -> float:
+    """A ratio that may be infinite: clients that never agree have λ = 1."""
+    if below == 0:
+        return math.inf if above else 0.0
+    return above / below
+
+
+def number(value: float) -> str:
+    """A number in a condition."""
+    return f"{value:.3g}"
+
+
+def at_most(formula: str, limit: float, value: float) -> Condition:
+    """η ≤ limit."""
+    return Condition(f"η ≤ {formula} = {number(limit)}", value <= limit)
+
+
+def symmetric_graph(c: Constants) -> list[Condition]:
+    """What three of the theorems ask of the graph."""
+    return [Condition("one symmetric graph in all rounds", c.symmetric), *all_take_part(c)]
+
+
+def all_take_part(c: Constants) -> list[Condition]:
+    """No theorem here knows of clients that sit out."""
+    return [Condition("every client in every round", c.everyone)]
+
+
+# DFedSAM, DFedSAM-MGS
+
+
+def sam_limit(c: Constants) -> float:
+    return over(1, 10 * c.steps * c.smoothness)
+
+
+def sam_terms(c: Constants) -> list[Term]:
+    """Theorem 4.5: 2Δ/(T·D) + α(K, ρ, η) + Φ(λ, m, Q)·β(K, ρ, η), with D = ηK − 32η³K²L² − 6η²KL."""
+    K, L, η, ρ = c.steps, c.smoothness, c.lr, c.rho
+    σl2, σg2 = c.sigma_l**2, c.sigma_g**2
+    D = η * K - 32 * η**3 * K**2 * L**2 - 6 * η**2 * K * L
+    if D <= 0:
+        raise Undefined("its denominator ηK − 32η³K²L² − 6η²KL is not positive")
+    alpha = η * K * L / (2 * D)
+    ascent = 4 * K**3 * L**2 * η**2 * ρ**4 / (2 * K - 1) + 8 * K * η**2 * L**2 * ρ**2 + ρ**2 / (2 * K - 1)
+    drift = 2 * K * (4 * K**3 * L**2 * ρ**4 / (2 * K - 1) + 8 * K * (L**2 * ρ**2 + σg2 + σl2))
+    drift += 2 * K * ρ**2 / (η**2 * (2 * K - 1))
+    beta = η**4 * K * L**3 * (16 * η * K * L + 3) / D * drift
+    graph = phi(c.lambda_, c.clients, c.gossip_steps)
+    return [
+        Term("start", "2Δ/(T·D)", 2 * c.gap / (c.rounds * D)),
+        Term("noise", "σ_l² in α(K,ρ,η)", alpha * (16 * K**2 * L * η**2 + η) * σl2),
+        Term("heterogeneity", "σ_g² in α(K,ρ,η)", alpha * 16 * K**2 * L * η**2 * σg2),
+        Term("perturbation", "ρ in α(K,ρ,η)", alpha * (2 * K * L * ascent + η * L**2 * ρ**2)),
+        Term("graph", "Φ(λ,m,Q)·β(K,ρ,η)", graph * beta if beta else 0.0),
+    ]
+
+
+DFEDSAM = Theorem(
+    name="DFedSAM",
+    place="Theorem 4.5",
+    bounds="E‖∇f(x̄)‖², the least over the rounds",
+    covers=(DFedSAM, DFedSAMMGS, DFedAvg, Gossip, FedAvg, FedSAM),
+    conditions=lambda c: [at_most("1/(10KL)", sam_limit(c), c.lr), *symmetric_graph(c)],
+    allowed=lambda c: replace(c, lr=min(c.lr, sam_limit(c))),
+    terms=sam_terms,
+)
+
+
+# Local G-ECL
+
+
+def gecl_limits(c: Constants) -> dict[str, float]:
+    """Lemma 2's step size, the theorem's with the constant 1, and the one that an extra pull of the edges asks for."""
+    KL = c.steps * c.smoothness
+    limits = {"p/(48KL)": over(c.p, 48 * KL), "p²/(KL)": over(c.p**2, KL)}
+    if c.pull and c.p < 1:
+        limits["p²/(√(1−p)·K·‖D−E‖)"] = over(c.p**2, math.sqrt(1 - c.p) * c.steps * c.pull)
+    return limits
+
+
+def gecl_conditions(c: Constants) -> list[Condition]:
+    formula, limit = min(gecl_limits(c).items(), key=lambda item: item[1])
+    return [at_most(formula, limit, c.lr), *symmetric_graph(c)]
+
+
+def gecl_terms(c: Constants) -> list[Term]:
+    """Theorem 4: O(Δ/(ηKR) + (ηL/n + Kη²L²/p⁴) σ² + K²η²L²/(p³R) E⁰), the constants of O(·) taken as 1."""
+    K, L, η, p = c.steps, c.smoothness, c.lr, c.p
+    unequal = (c.lambda_**c.warm_start * c.sigma_g) ** 2  # E⁰: what r̃ mixings of the first gradients leave
+    return [
+        Term("start", "Δ/(ηKT)", c.gap / (η * K * c.rounds)),
+        Term("noise", "ηLσ_l²/m", η * L * c.sigma_l**2 / c.clients),
+        Term("heterogeneity", "K²η²L²E⁰/(p³T)", over(K**2 * η**2 * L**2 * unequal, p**3 * c.rounds)),
+        Term("graph", "Kη²L²σ_l²/p⁴", over(K * η**2 * L**2 * c.sigma_l**2, p**4)),
+    ]
+
+
+LOCAL_G_ECL = Theorem(
+    name="Local G-ECL",
+    place="Theorem 4",
+    bounds="E‖∇f(x̄)‖², the mean over all local steps",
+    covers=(LocalGECL, LocalGECLByServer, GECL),
+    conditions=gecl_conditions,
+    allowed=lambda c: replace(c, lr=min(c.lr, *gecl_limits(c).values())),
+    terms=gecl_terms,
+    up_to_a_constant=True,
+)
+
+
+# DFedSGPSM
+
+
+def push_limit(c: Constants) -> float:
+    return over(c.least_weight, 8 * c.smoothness * c.steps)
+
+
+def push_terms(c: Constants) -> list[Term]:
+    """Theorem 1 of DFedSGPSM, with C₁ = 8Kσ_l² + 64K²σ_g² + 32K²α²/(1−α)² (σ_l²+B²) + 64KL²ρ² taken apart."""
+    K, L, η, ρ, α = c.steps, c.smoothness, c.lr, c.rho, c.momentum
+    σl2, σg2, B2, C2, q = c.sigma_l**2, c.sigma_g**2, c.gradient**2, c.push_factor**2, c.push_rate
+    local = over(3 * η**2 * L**2, c.least_weight)
+    apart_at_first = over(6 * L**2 * C2 * c.x0**2, c.rounds * (1 - q**2))
+    apart = over(6 * L**2 * η**2 * K**2 * C2 * (B2 + σl2), (1 - α) ** 2 * (1 - q) ** 2)
+    return [
+        Term("start", "2(1−α)Δ/(TηK)", 2 * (1 - α) * c.gap / (c.rounds * η * K)),
+        Term("noise", "LηKσ_l²/(1−α) + …", L * η * K * σl2 / (1 - α) + local * 8 * K * σl2),
+        Term("heterogeneity", "192η²L²K²σ_g²/δ", local * 64 * K**2 * σg2),
+        Term("gradient size", "192η²L²K²B²/δ", local * 64 * K**2 * B2),
+        Term("momentum", "α in 3η²L²C₁/δ", local * 32 * K**2 * α**2 / (1 - α) ** 2 * (σl2 + B2)),
+        Term("perturbation", "3L²ρ² + …", 3 * L**2 * ρ**2 + local * 64 * K * L**2 * ρ**2),
+        Term("graph", "6L²C²‖x⁰‖²/(T(1−q²))", apart_at_first),
+        Term("graph", "B²+σ_l² over (1−q)²", apart),
+    ]
+
+
+DFEDSGPSM = Theorem(
+    name="DFedSGPSM",
+    place="Theorem 1",
+    bounds="E‖∇f(x̄)‖², the mean over the rounds",
+    covers=(DFedSGPSM, DFedSGPSMS, DFedSGPM, OSGP, SGP),
+    conditions=lambda c: [
+        at_most("δ/(8LK)", push_limit(c), c.lr),
+        Condition("weights whose columns sum to one", c.columns),
+        *all_take_part(c),
+    ],
+    allowed=lambda c: replace(c, lr=min(c.lr, push_limit(c))),
+    terms=push_terms,
+)
+
+
+# DFedADMM, DFedADMM-SAM
+
+
+def admm_limit(c: Constants) -> float:
+    return over(1, 96 * c.steps * c.smoothness)
+
+
+def admm_conditions(c: Constants) -> list[Condition]:
+    return [
+        at_most("1/(96KL)", admm_limit(c), c.lr),
+        at_most("2λ", 2 * c.penalty, c.lr),
+        Condition(f"penalty λ ≤ ηK = {number(c.lr * c.steps)}", c.penalty <= c.lr * c.steps * (1 + 1e-12)),
+        *symmetric_graph(c),
+    ]
+
+
+def admm_allowed(c: Constants) -> Constants:
+    """A step size within the limit, and a penalty that K steps of it can follow."""
+    lr = min(c.lr, admm_limit(c))
+    return replace(c, lr=lr, penalty=min(c.penalty, lr * c.steps))
+
+
+def admm_terms(c: Constants) -> list[Term]:
+    """Theorem 1 of DFedADMM(-SAM), with κ = 1/2 − 1152 L²η²K²."""
+    L, λ, T = c.smoothness, c.penalty, c.rounds
+    σl2, σg2, B2 = c.sigma_l**2, c.sigma_g**2, c.gradient**2
+    s = L**2 * c.lr**2 * c.steps**2
+    κ = 0.5 - 1152 * s
+    if κ <= 0:
+        raise Undefined("its denominator κ = 1/2 − 1152L²η²K² is not positive")
+    both = 3 * λ**2 * L**2 * (1 + 384 * s) / κ + L * λ / (2 * κ)  # of σ_l² + B²
+    apart = 96 * s * (1 + 192 * s) * (3 * σg2 + 2 * σl2 + 4 * B2) + 6 * λ**2 * L**2 * (1 + 192 * s) * (σl2 + B2)
+    return [
+        Term("start", "Δ/(λκT)", c.gap / (λ * κ * T)),
+        Term("noise", "σ_l² in local terms", (192 * s / κ + both) * σl2),
+        Term("heterogeneity", "288L²η²K²σ_g²/κ", 288 * s / κ * σg2),
+        Term("gradient size", "B² in local terms", (96 * s / κ + both) * B2),
+        Term("perturbation", "6ρ²λL²(σ_l²+B²)/κ", 6 * c.rho**2 * λ * L**2 / κ * (σl2 + B2)),
+        Term("graph", "all over κ(1−ψ)²", over(apart, κ * (1 - c.lambda_) ** 2)),
+    ]
+
+
+DFEDADMM = Theorem(
+    name="DFedADMM",
+    place="Theorem 1",
+    bounds="E‖∇f(w)‖² of its auxiliary sequence w, the mean over the rounds",
+    covers=(DFedADMM, DFedADMMSAM),
+    conditions=admm_conditions,
+    allowed=admm_allowed,
+    terms=admm_terms,
+)
+
+THEOREMS: tuple[Theorem, ...] = (DFEDSAM, LOCAL_G_ECL, DFEDSGPSM, DFEDADMM)
+
+
+def total(terms: Iterable[Term]) -> float:
+    """The bound itself."""
+    return math.fsum(term.value for term in terms)

@@ -1,0 +1,206 @@
+"""The constants of the theorems, measured on the clients' own data at the model that all of them start from.
+
+A theorem wants bounds that hold everywhere; what is measured here holds at one point. It is the size of things at the
+start, not a guarantee. What is differentiated is what training minimises: the loss and the weight decay, without
+augmentation and dropout.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.linalg import norm
+from scipy.sparse.csgraph import laplacian
+from torch import Tensor
+
+from gossamer.data import Batches
+from gossamer.engines.client import FULL_GRADIENT_BATCH, Training, with_tape
+from gossamer.errors import ExperimentError
+from gossamer.graphs import GraphSummary, Network
+from gossamer.models import sample_losses
+
+#: Mini-batches of a client that its gradient noise is measured on: the first ones of the first round.
+NOISE_BATCHES = 5
+#: Samples, over all clients, that the curvature is measured on.
+CURVATURE_SAMPLES = 2000
+CURVATURE_ITERATIONS = 30
+CURVATURE_TOLERANCE = 1e-3
+#: Steps over which the contraction of push-sum is measured, and clients up to which it is.
+PUSH_STEPS, PUSH_CLIENTS = 20, 2000
+NEGLIGIBLE = 1e-9
+
+Objective = Callable[[Tensor], Tensor]
+
+
+class Measured(NamedTuple):
+    """What the clients' data says at the initial model."""
+
+    loss: float  # f(x⁰), the mean of the clients' mean losses
+    sigma_g: float  # √((1/m) Σ‖∇f_i − ∇f‖²), also called ζ
+    beta: float  # max ‖∇f_i − ∇f‖
+    gradient: float  # max ‖∇f_i‖
+    sigma_l: float  # √ of the mean over clients of E‖mini-batch gradient − ∇f_i‖²
+    sigma_l_largest: float  # the same of the noisiest client
+    smoothness: float  # the largest |curvature|, or what the user said it is
+    x0: float  # ‖x⁰‖
+
+
+class Mixing(NamedTuple):
+    """How fast the graph brings clients together, in the terms of the theorems."""
+
+    rate: float  # λ
+    factor: float  # C
+    least_weight: float  # δ
+
+
+def measure(work: Training, smoothness: float | None = None) -> Measured:
+    """Everything that can be measured; `smoothness` is taken as given where it is."""
+    work.model.template.eval()
+    x = work.model.initial
+    clients = range(len(work.batches.parts))
+    pairs = [gradient_of(work, work.batches.parts[client], x) for client in clients]
+    loss = math.fsum(pair[1] for pair in pairs) / len(pairs)
+    if not math.isfinite(loss):
+        raise ExperimentError("the loss of the initial model is not finite, so nothing can be said of its gradients")
+    if loss < 0:
+        raise ExperimentError(f"loss: is {loss:g} at the initial model; the bounds need a loss that is never negative")
+    gradients = torch.stack([pair[0] for pair in pairs])
+    away = (gradients - mean_row(gradients)).norm(dim=1).double()
+    noise = [noise_of(work, client, gradients[client], x) for client in clients]
+    return Measured(
+        loss=loss,
+        sigma_g=float(away.square().mean().sqrt()),
+        beta=float(away.max()),
+        gradient=float(gradients.norm(dim=1).max()),
+        sigma_l=math.sqrt(math.fsum(noise) / len(noise)),
+        sigma_l_largest=math.sqrt(max(noise)),
+        smoothness=largest_curvature(work, x) if smoothness is None else smoothness,
+        x0=float(x.norm()),
+    )
+
+
+def mean_row(rows: Tensor) -> Tensor:
+    """The mean over clients, exact where all rows are equal: the first row and the mean difference to it."""
+    return rows[0] + (rows - rows[0]).mean(dim=0)
+
+
+def objectives(work: Training, rows: NDArray[np.int64], weights: Tensor | None = None) -> Iterator[Objective]:
+    """The mean loss of some samples (or their weighted sum) as a sum of functions that fit into memory."""
+    train, dtype = work.dataset.train, work.model.initial.dtype
+    for start in range(0, len(rows), FULL_GRADIENT_BATCH):
+        cut = slice(start, start + FULL_GRADIENT_BATCH)
+        chosen = torch.as_tensor(rows[cut], device=train.inputs.device)
+        inputs, targets = work.dataset.scaling.apply(train.inputs[chosen], dtype), train.targets[chosen]
+        share: Tensor | float = 1 / len(rows) if weights is None else weights[cut]
+
+        def objective(
+            x: Tensor, inputs: Tensor = inputs, targets: Tensor = targets, share: Tensor | float = share
+        ) -> Tensor:
+            return (sample_losses(work.loss, work.model(x, inputs), targets) * share).sum()
+
+        yield objective
+
+
+def gradient_of(work: Training, rows: NDArray[np.int64], x: Tensor) -> tuple[Tensor, float]:
+    """The gradient and the value of the mean loss of some samples, with weight decay."""
+    gradient, value = work.weight_decay * x, 0.5 * work.weight_decay * float(x.square().sum())
+    for objective in objectives(work, rows):
+        piece, loss = with_tape(objective)(x)
+        gradient, value = gradient + piece, value + float(loss)
+    return gradient, value
+
+
+def noise_of(work: Training, client: int, gradient: Tensor, x: Tensor) -> float:
+    """The mean squared distance between the gradients of a client's first mini-batches and its full gradient."""
+    b = work.batches
+    drawn = Batches(b.parts, b.batch_size, None, NOISE_BATCHES, b.seed).indices(client, 0)
+    distances = [float((gradient_of(work, rows, x)[0] - gradient).square().sum()) for rows in drawn]
+    return math.fsum(distances) / max(1, len(distances))
+
+
+def largest_curvature(work: Training, x: Tensor) -> float:
+    """The largest |eigenvalue| of the Hessian of f at x, by power iteration on up to 2000 samples."""
+    parts = work.batches.parts
+    most = max(1, CURVATURE_SAMPLES // len(parts))
+    chosen = [part[:: -(-len(part) // most)] if len(part) else part for part in parts]
+    weights = [np.full(len(part), 1 / (len(parts) * max(1, len(part)))) for part in chosen]
+    pieces = list(objectives(work, np.concatenate(chosen), torch.from_numpy(np.concatenate(weights)).to(x)))
+    start = np.random.default_rng(0).standard_normal(len(x))  # fixed, so that it says the same every time
+    direction = torch.from_numpy(start).to(x)
+    found = 0.0
+    for _ in range(CURVATURE_ITERATIONS):
+        direction = direction / direction.norm()
+        image = work.weight_decay * direction
+        for piece in pieces:
+            image = image + hessian_times(piece, x, direction)
+        before, found = found, abs(float(direction @ image))
+        if not math.isfinite(found):
+            raise ExperimentError("the curvature of the initial model is not finite; give --smoothness")
+        if abs(found - before) <= CURVATURE_TOLERANCE * found or not bool(image.any()):
+            break
+        direction = image
+    if found == 0:
+        raise ExperimentError(
+            "the loss shows no curvature at the initial model: it is linear there, or cannot be differentiated twice; "
+            "say what its smoothness is with --smoothness"
+        )
+    return found
+
+
+def hessian_times(objective: Objective, x: Tensor, direction: Tensor) -> Tensor:
+    """The Hessian of an objective times a vector, by differentiating twice."""
+    leaf = x.detach().requires_grad_()
+    try:
+        (gradient,) = torch.autograd.grad(objective(leaf), leaf, create_graph=True)
+        if not gradient.requires_grad:  # a linear loss
+            return torch.zeros_like(x)
+        (image,) = torch.autograd.grad(gradient @ direction, leaf, allow_unused=True)
+    except (RuntimeError, NotImplementedError) as error:
+        raise ExperimentError(
+            f"the model cannot be differentiated twice ({error}), so its smoothness cannot be estimated: "
+            "say what it is with --smoothness"
+        ) from None
+    return torch.zeros_like(x) if image is None else image
+
+
+def mixing_of(network: Network, summary: GraphSummary) -> Mixing:
+    """λ, C and δ of a graph. A server's mean is exact; a graph that is exact after m steps counts as 1 − 1/m."""
+    if network.sample is not None:
+        return Mixing(0.0, 1.0, 1.0)
+    rate = summary.lambda_
+    if summary.period != 1:  # a step alone may leave clients apart that later steps bring together
+        rate = summary.lambda_ if summary.contraction is None else summary.contraction
+        rate = 1 - 1 / summary.exact_after if summary.exact_after else rate
+    if rate is None:
+        raise ExperimentError(f"graph: λ of '{network.name}' with {network.clients} clients could not be computed")
+    return Mixing(rate, *push_sum_constants(network, rate))
+
+
+def push_sum_constants(network: Network, rate: float) -> tuple[float, float]:
+    """The least C with ‖W⁻¹ P_t … P_1 − 11ᵀ/n‖ ≤ C qᵗ, and the least push-sum weight, both over the first steps."""
+    n = network.clients
+    if network.claims.symmetric or n > PUSH_CLIENTS:
+        return 1.0, 1.0
+    product: NDArray[np.float64] = np.eye(n)
+    factor, least = 1.0, 1.0
+    for step in range(PUSH_STEPS):
+        product = network.matrix(step) @ product
+        weights = product.sum(axis=1)
+        least = min(least, float(weights.min()))
+        apart = float(norm(product / weights[:, None] - 1 / n, 2))
+        if apart < NEGLIGIBLE or not rate:
+            break
+        factor = max(factor, apart / rate ** (step + 1))
+    return factor, least
+
+
+def pull_of(network: Network, alpha: float) -> float:
+    """‖D − E‖₂ of Local G-ECL: α times the largest eigenvalue of the graph's Laplacian."""
+    if not alpha or network.sample is not None:
+        return 0.0
+    links = (network.matrix(0).toarray() > 0).astype(float)
+    np.fill_diagonal(links, 0)
+    return alpha * float(norm(laplacian(links), 2))

@@ -1,0 +1,288 @@
+"""The theorems applied to an experiment: what each bound is made of, whether it holds, and what would help."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gossamer.engines import Training
+from gossamer.errors import ExperimentError
+from gossamer.experiment import Experiment
+from gossamer.graphs import GraphSummary, summarise
+from gossamer.methods import DFedADMM, gossip_steps
+from gossamer.simulation import one_thread, prepare
+from gossamer.theory.bounds import (
+    DFEDSAM,
+    LOCAL_G_ECL,
+    THEOREMS,
+    Condition,
+    Constants,
+    Kind,
+    Term,
+    Theorem,
+    Undefined,
+    phi,
+    total,
+)
+from gossamer.theory.measures import Measured, measure, mixing_of, pull_of
+
+#: What makes a term smaller.
+ADVICE = {
+    "start": "more rounds would help most",
+    "noise": "larger mini-batches would help most",
+    "heterogeneity": "clients with more alike data, or fewer local steps, would help most",
+    "gradient size": "fewer local steps or a smaller step size would help most",
+    "momentum": "less momentum would help most",
+    "perturbation": "a smaller ρ would help most",
+    "graph": "a better connected graph would help most",
+}
+
+
+@dataclass(frozen=True)
+class Values:
+    """A bound at one step size."""
+
+    lr: float
+    penalty: float
+    terms: tuple[Term, ...]
+    #: The bound with the same constants on the complete graph.
+    complete: float | None
+    #: Why there is no value, if there is none.
+    undefined: str | None = None
+
+    @property
+    def total(self) -> float | None:
+        """The bound."""
+        return None if self.undefined else total(self.terms)
+
+    def share(self, term: Term) -> float | None:
+        """A term's part of the bound."""
+        whole = self.total
+        if whole == 0:
+            return 0.0
+        return None if whole is None or not math.isfinite(whole) else term.value / whole
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A theorem applied to an experiment: at its own step size and, where that is refused, at the nearest allowed."""
+
+    theorem: Theorem
+    covers: bool
+    conditions: tuple[Condition, ...]
+    here: Values
+    allowed: Values | None
+
+    @property
+    def valid(self) -> bool:
+        """Whether the theorem's conditions hold in the experiment."""
+        return all(condition.holds for condition in self.conditions)
+
+    @property
+    def speaking(self) -> Values:
+        """The values to go by."""
+        return self.allowed or self.here
+
+    @property
+    def dominant(self) -> Kind | None:
+        """The cause of most of the bound."""
+        causes: dict[Kind, float] = {}
+        for term in self.speaking.terms:
+            causes[term.kind] = causes.get(term.kind, 0.0) + term.value
+        return max(causes, key=lambda kind: causes[kind], default=None)
+
+    @property
+    def verdict(self) -> str:
+        """What dominates, and what would help."""
+        values = self.speaking
+        whole, kind = values.total, self.dominant
+        if whole is None or kind is None:
+            return f"no value: {values.undefined}"
+        if not math.isfinite(whole):
+            return "infinite: clients on this graph never agree"
+        if whole == 0:
+            return "nothing is left to reach"
+        share = math.fsum(term.value for term in values.terms if term.kind == kind) / whole
+        gossip = " or more gossip steps" if self.theorem is DFEDSAM else ""
+        advice = ADVICE[kind].replace("graph would", f"graph{gossip} would")
+        left = 1.0 if values.complete is None else values.complete / whole
+        if kind == "graph" and left > 0.5:
+            advice = "but the graph is not to blame: a smaller step size would help most"
+        word = "dominates" if share >= 0.5 else "is the largest"
+        text = f"the {kind} term {word}: {percent(share)} — {advice}"
+        return text if left > 0.995 else f"{text}; the complete graph would leave {percent(left)} of the bound"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        return {
+            "method": self.theorem.name,
+            "theorem": self.theorem.place,
+            "bounds": self.theorem.bounds,
+            "up_to_a_constant": self.theorem.up_to_a_constant,
+            "covers_this_method": self.covers,
+            "valid": self.valid,
+            "dominant": self.dominant,
+            "conditions": [condition._asdict() for condition in self.conditions],
+            "here": values_dict(self.here),
+            "allowed": None if self.allowed is None else values_dict(self.allowed),
+            "verdict": self.verdict,
+        }
+
+
+@dataclass(frozen=True)
+class Theory:
+    """What the theory says of an experiment."""
+
+    graph: GraphSummary
+    constants: Constants
+    measured: Measured
+    bounds: tuple[Bound, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def phi(self) -> float:
+        """Φ(λ, m, Q)."""
+        return phi(self.constants.lambda_, self.constants.clients, self.constants.gossip_steps)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, ready for JSON; what is infinite or undefined is null."""
+        constants = {key.rstrip("_"): finite(value) for key, value in asdict(self.constants).items()}
+        return {
+            "graph": {
+                "name": self.graph.name,
+                "clients": self.graph.clients,
+                "lambda": self.constants.lambda_,
+                "spectral_gap": 1 - self.constants.lambda_,
+                "p": self.constants.p,
+                "phi": finite(self.phi),
+                "gossip_steps": self.constants.gossip_steps,
+            },
+            "constants": constants,
+            "measured": {key: finite(value) for key, value in self.measured._asdict().items()},
+            "bounds": [bound.to_dict() for bound in self.bounds],
+            "notes": list(self.notes),
+        }
+
+
+def analyse(experiment: Experiment, data_dir: Path | None = None, smoothness: float | None = None) -> Theory:
+    """The constants of an experiment, measured at its initial model, and the bounds of the four papers.
+
+    >>> said = analyse(Experiment(clients=4, local_steps=2, rounds=5, model="softmax"))
+    >>> [bound.theorem.name for bound in said.bounds]
+    ['DFedSAM', 'Local G-ECL', 'DFedSGPSM', 'DFedADMM']
+    """
+    if smoothness is not None and not (math.isfinite(smoothness) and smoothness > 0):
+        raise ExperimentError(f"smoothness: should be a positive number (got {smoothness:g})")
+    work = prepare(experiment, data_dir).training
+    taken = work.batches.steps[work.batches.steps > 0]
+    if not len(taken):
+        raise ExperimentError("local work: no client takes a local step, so there is nothing to bound")
+    graph = summarise(work.network)
+    mixing = mixing_of(work.network, graph)
+    with one_thread():
+        measured = measure(work, smoothness)
+    method, claims = work.method, work.network.claims
+    constants = Constants(
+        clients=work.network.clients,
+        steps=float(np.mean(taken)),
+        rounds=work.rounds,
+        lr=work.lr,
+        gap=measured.loss,
+        smoothness=measured.smoothness,
+        sigma_l=measured.sigma_l,
+        sigma_g=measured.sigma_g,
+        gradient=measured.gradient,
+        x0=measured.x0,
+        lambda_=mixing.rate,
+        gossip_steps=gossip_steps(method),
+        push_factor=mixing.factor,
+        push_rate=mixing.rate,
+        least_weight=mixing.least_weight,
+        rho=getattr(method, "rho", 0.0),
+        momentum=getattr(method, "momentum", 0.0),
+        penalty=getattr(method, "penalty", DFedADMM().penalty),
+        pull=pull_of(work.network, getattr(method, "alpha", 0.0) if LOCAL_G_ECL.speaks_of(method) else 0.0),
+        warm_start=getattr(method, "warm_start", 0),
+        symmetric=(claims.symmetric and graph.period == 1) or work.network.sample is not None,
+        columns=claims.columns or work.network.sample is not None,
+        everyone=work.network.share(0) == 1,
+    )
+    bounds = tuple(evaluate(theorem, constants, theorem.speaks_of(method)) for theorem in THEOREMS)
+    notes = list(notes_on(work, graph, smoothness))
+    if not any(bound.covers for bound in bounds):
+        notes.insert(0, "no theorem here is about this method: the bounds say what its data and graph mean to others")
+    return Theory(graph, constants, measured, bounds, tuple(notes))
+
+
+def evaluate(theorem: Theorem, constants: Constants, covers: bool = False) -> Bound:
+    """A theorem with these constants."""
+    conditions = tuple(theorem.conditions(constants))
+    allowed = theorem.allowed(constants)
+    nearest = None if allowed == constants else values_of(theorem, allowed)
+    return Bound(theorem, covers, conditions, values_of(theorem, constants), nearest)
+
+
+def values_of(theorem: Theorem, c: Constants) -> Values:
+    """The terms of a theorem, or why they have no value."""
+    try:
+        terms = tuple(theorem.terms(c))
+        return Values(c.lr, c.penalty, terms, total(theorem.terms(c.on_the_complete_graph())))
+    except Undefined as reason:
+        return Values(c.lr, c.penalty, (), None, str(reason))
+    except ZeroDivisionError:
+        return Values(c.lr, c.penalty, (), None, "the largest allowed step size is 0: clients never agree")
+
+
+def notes_on(work: Training, graph: GraphSummary, smoothness: float | None) -> Iterator[str]:
+    """What a reader of the numbers must know."""
+    if smoothness is None:
+        yield "L is a local estimate, at the initial model only; --smoothness sets it"
+    steps = work.batches.steps[work.batches.steps > 0]
+    if steps.min() != steps.max():
+        yield f"clients take {steps.min()} to {steps.max()} local steps: K is their mean"
+    if work.lr_decay != 1:
+        yield f"η is that of the first round, as in the theorems; the experiment decays it by {work.lr_decay:g} a round"
+    if work.network.sample is not None:
+        yield "a server's mean is exact, so λ = 0"
+    elif graph.exact_after and graph.period != 1:
+        m = graph.exact_after
+        yield f"the graph changes and is exact after {m} steps: λ = 1 − 1/{m} stands for it"
+    elif graph.period != 1:
+        yield "the graph changes: λ is what one of its steps leaves of the disagreement, all steps taken together"
+    if not hasattr(work.method, "penalty"):
+        yield f"the method has no penalty: λ = {DFedADMM().penalty:g}, the default of dfedadmm, in DFedADMM's bound"
+    if work.clip is not None:
+        yield "gradients are clipped in training; no theorem knows of it"
+
+
+def values_dict(values: Values) -> dict[str, Any]:
+    """Terms, shares and totals, ready for JSON."""
+    return {
+        "lr": values.lr,
+        "penalty": values.penalty,
+        "bound": finite(values.total),
+        "on_the_complete_graph": finite(values.complete),
+        "undefined": values.undefined,
+        "terms": [
+            {**term._asdict(), "value": finite(term.value), "share": values.share(term)} for term in values.terms
+        ],
+    }
+
+
+def finite(value: Any) -> Any:
+    """JSON has no infinity."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def percent(share: float) -> str:
+    """A share as a person reads it.
+
+    >>> percent(0.834), percent(0.0004), percent(0.0), percent(0.9999)
+    ('83 %', '< 1 %', '0 %', '> 99 %')
+    """
+    if 0.99 < share < 1:
+        return "> 99 %"
+    return "< 1 %" if 0 < share < 0.01 else f"{100 * share:.0f} %"
