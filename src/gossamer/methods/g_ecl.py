@@ -71,14 +71,43 @@ class GECL:
 
 
 @part
-class LocalGECL:
-    """Gradient tracking with many local steps (on the server graph: Algorithm 2)."""
+class StepsFromTheAverage:
+    """What Local G-ECL does alone, before it talks to neighbours or to a server."""
 
-    alpha: Alpha = 0.0
     start: Annotated[Literal["local", "aggregated"], Field(description="where a round's first gradient is taken")] = (
         "local"
     )
     warm_start: Annotated[int, Field(ge=0, description="r̃, mixings of the full gradients before the first round")] = 0
+
+    def init(self, x0: Tensor) -> State:
+        return {"x": x0, "base": x0, "dual": x0 * 0}
+
+    def open(self, state: State, full_gradient: FullGradient, round: Round) -> tuple[State, Message]:
+        """λ⁰ = G_i − Σ_j (W^r̃)_ij G_j: the client's own full gradient now; what comes back mixed is taken off."""
+        if not self.warm_start:
+            return state, {}
+        gradient = full_gradient()
+        return {**state, "dual": gradient}, {"gradient": gradient}
+
+    def opened(self, state: State, mixed: Message, round: Round) -> State:
+        return {**state, "dual": state["dual"] - mixed["gradient"]} if mixed else state
+
+    def begin(self, state: State, round: Round) -> Local:
+        return {"y": state["base"], "at": state["x" if self.start == "local" else "base"]}
+
+    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
+        y = local["y"] - round.lr * (gradient(local["at"]) - state["dual"])
+        return {"y": y, "at": y}
+
+    def model(self, state: State) -> Tensor:
+        return state["base"]
+
+
+@part
+class LocalGECL(StepsFromTheAverage):
+    """Gradient tracking with many local steps (on the server graph: Algorithm 2)."""
+
+    alpha: Alpha = 0.0
 
     family: ClassVar = "gradient tracking"
     paper: ClassVar = "the Local G-ECL paper, Algorithms 1 and 2"
@@ -100,22 +129,6 @@ class LocalGECL:
     def fit(self, setting: Setting) -> "LocalGECL | LocalGECLByServer":
         return LocalGECLByServer(start=self.start, warm_start=self.warm_start) if setting.server else self
 
-    def init(self, x0: Tensor) -> State:
-        return {"x": x0, "base": x0, "dual": x0 * 0}
-
-    def open(self, state: State, full_gradient: FullGradient, round: Round) -> tuple[State, Message]:
-        return opening_gradient(self.warm_start, state, full_gradient)
-
-    def opened(self, state: State, mixed: Message, round: Round) -> State:
-        return {**state, "dual": state["dual"] - mixed["gradient"]} if mixed else state
-
-    def begin(self, state: State, round: Round) -> Local:
-        return {"y": state["base"], "at": state["x" if self.start == "local" else "base"]}
-
-    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
-        y = local["y"] - round.lr * (gradient(local["at"]) - state["dual"])
-        return {"y": y, "at": y}
-
     def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
         return {**state, "x": local["y"]}, {"x": local["y"], "v": per_step(state["base"] - local["y"], round)}
 
@@ -124,16 +137,10 @@ class LocalGECL:
         dual = state["dual"] - mixed["v"] + v + pull_of_edges(self.alpha, state["base"], mixed, round)
         return {"x": state["x"], "base": mixed["x"], "dual": dual}
 
-    def model(self, state: State) -> Tensor:
-        return state["base"]
-
 
 @part
-class LocalGECLByServer:
+class LocalGECLByServer(StepsFromTheAverage):
     """Local G-ECL through a server (Algorithm 2): one vector each way instead of two."""
-
-    start: Literal["local", "aggregated"] = "local"
-    warm_start: int = 0
 
     laws: ClassVar[tuple[str, ...]] = ("I4", "I5", "I20")
     sends: ClassVar[dict[str, Operator]] = {"x": "server"}
@@ -143,39 +150,12 @@ class LocalGECLByServer:
     def open_mixings(self) -> int:
         return min(self.warm_start, 1)  # the server's mean is exact after one
 
-    def init(self, x0: Tensor) -> State:
-        return {"x": x0, "base": x0, "dual": x0 * 0}
-
-    def open(self, state: State, full_gradient: FullGradient, round: Round) -> tuple[State, Message]:
-        return opening_gradient(self.warm_start, state, full_gradient)
-
-    def opened(self, state: State, mixed: Message, round: Round) -> State:
-        return {**state, "dual": state["dual"] - mixed["gradient"]} if mixed else state
-
-    def begin(self, state: State, round: Round) -> Local:
-        return {"y": state["base"], "at": state["x" if self.start == "local" else "base"]}
-
-    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
-        y = local["y"] - round.lr * (gradient(local["at"]) - state["dual"])
-        return {"y": y, "at": y}
-
     def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
         return {**state, "x": local["y"]}, {"x": local["y"]}
 
     def receive(self, state: State, mixed: Message, round: Round) -> State:
         dual = state["dual"] + per_step(mixed["x"] - state["x"], round)
         return {"x": state["x"], "base": mixed["x"], "dual": dual}
-
-    def model(self, state: State) -> Tensor:
-        return state["base"]
-
-
-def opening_gradient(warm_start: int, state: State, full_gradient: FullGradient) -> tuple[State, Message]:
-    """λ⁰ = G_i − Σ_j (W^r̃)_ij G_j: the client's own full gradient now, what comes back mixed is taken off later."""
-    if not warm_start:
-        return state, {}
-    gradient = full_gradient()
-    return {**state, "dual": gradient}, {"gradient": gradient}
 
 
 def sends_with_pull(alpha: float) -> dict[str, Operator]:
