@@ -8,6 +8,7 @@ object.
 
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -30,7 +31,7 @@ PYTHON_ONLY = "python:"
 @dataclass_transform(frozen_default=True)
 def part(cls: type[T]) -> type[T]:
     """Make a class a part: a frozen dataclass whose parameters are checked when it is made."""
-    config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+    config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
     return pydantic_dataclass(cls, frozen=True, config=config)  # type: ignore[return-value]  # same class, checked
 
 
@@ -142,7 +143,8 @@ def check_parameters(kind: str, name: str, maker: Callable[..., Any], parameters
 
 def parameter_names(maker: Callable[..., Any]) -> set[str | None]:
     """What `maker` accepts by name; None stands for "anything"."""
-    parameters = inspect.signature(maker).parameters.values()
+    hidden = {f.name for f in fields(maker) if not f.repr} if is_dataclass(maker) else set()  # filled in by `fit`
+    parameters = [p for p in inspect.signature(maker).parameters.values() if p.name not in hidden]
     return {None if p.kind is p.VAR_KEYWORD else p.name for p in parameters if p.kind is not p.VAR_POSITIONAL}
 
 
@@ -167,7 +169,9 @@ def explain(error: ValidationError, where: str) -> str:
     """Pydantic's findings in our words: one line each, with the key, the value and what would be valid."""
     lines = []
     for finding in error.errors():
-        key = ".".join(str(step) for step in finding["loc"] if not str(step).startswith("function-"))
+        # What a union or a validator adds to the place is pydantic's business.
+        places = [str(step) for step in finding["loc"]]
+        key = ".".join(step for step in places if not re.search(r"^function-|^constrained-|[\[\]]", step))
         message = finding["msg"].removeprefix("Value error, ").removeprefix("Input ")
         given = "" if finding["type"] in ("value_error", "missing") else f" (got {finding['input']!r})"
         lines.append(f"{where}: {key}: {message}{given}" if key else f"{where}: {message}{given}")

@@ -37,6 +37,18 @@ def test_i15_the_quantizer_is_on_its_grid_within_a_step_and_right_on_average(see
 
 
 @law
+@given(seed=seeds)
+def test_i15_one_bit_is_a_sign_that_is_right_on_average(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    values = torch.from_numpy(rng.normal(size=50))
+    step = quantizer_step(values, 1)
+    drawn = torch.stack([quantize(values, step, 1, row) for row in torch.from_numpy(rng.random((4000, 50)))])
+    assert set(torch.unique(drawn / step).tolist()) <= {-1.0, 1.0}
+    torch.testing.assert_close(drawn.mean(0), values, rtol=0, atol=float(step) * 6 / math.sqrt(4000))
+    assert torch.equal(quantize(values, step, 1, None) > 0, values > 0)
+
+
+@law
 @given(seed=seeds, b=bits, count=st.integers(1, 40))
 def test_i15_packing_loses_nothing_and_wastes_nothing(seed: int, b: int, count: int) -> None:
     codes = torch.from_numpy(np.random.default_rng(seed).integers(0, 2**b, count))
@@ -86,7 +98,10 @@ def test_i16_masks_keep_their_density_and_weights_stay_within_them(seed: int, de
             per_tensor = [int(m.sum()) for m in torch.split(run.state["mask"][i], lengths)]
             assert per_tensor == counts
             assert (run.state["x"][i][run.state["mask"][i] == 0] == 0).all()
-        first = run.state["held"].clone() if first is None else first
+        if first is None:
+            first = run.state["held"].clone()
+            changed = (run.state["mask"] != first).any(1)
+            assert density > 0.8 or changed.all()  # the search for a better mask starts in the very first round
     if density < 0.8:
         assert not torch.equal(first[0], first[1])  # every client starts from a mask of its own
         assert not torch.equal(run.state["mask"], first)  # and goes on looking for a better one

@@ -17,7 +17,9 @@ from gossamer.parts import Catalog, part
 from gossamer.randomness import Purpose, generator
 
 REDRAWS = 1000
-Alpha = Annotated[float, Field(gt=0, description="small: few classes for each client; large: all alike")]
+Alpha = Annotated[
+    float, Field(gt=0, allow_inf_nan=True, description="small: few classes for each client; large: all alike")
+]
 
 
 @part

@@ -68,8 +68,11 @@ def full_gradient(work: Training, client: int, x: Tensor) -> Tensor:
     return total
 
 
-def about_client(work: Training, client: int, index: int) -> About:
-    """What a client knows of a round and others may not: its steps, its place in the graph, its noise."""
+def about_client(work: Training, client: int, index: int, opening: bool = False) -> About:
+    """What a client knows of a round and others may not: its steps, its place in the graph, its noise.
+
+    The exchange before the first round (`opening`) has noise of its own, so that nothing is drawn twice.
+    """
     step, x0 = index * gossip_steps(work.method), work.model.initial
     about = {
         # In the model's own precision: an integer tensor times η would be rounded to single.
@@ -78,7 +81,9 @@ def about_client(work: Training, client: int, index: int) -> About:
         "own_weight": x0.new_tensor(float(work.network.own_weights(step)[client])),
     }
     if getattr(work.method, "draws", False):
-        noise = generator(work.seed, Purpose.METHOD, client, index).random(work.model.size, dtype=np.float32)
+        noise = generator(work.seed, Purpose.METHOD, client, index, int(opening)).random(
+            work.model.size, dtype=np.float32
+        )
         about["noise"] = torch.from_numpy(noise).to(x0)
     return about
 

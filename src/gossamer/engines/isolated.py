@@ -43,20 +43,20 @@ class Client:
         self.number = number
         self.work = _with_own_samples_only(number, training)
         self.method: Any = training.method
-        self.state = self.method.init(training.model.initial)
+        self.state = self.method.init(training.model.initial.clone())
         self.message: Message = {}
         self.names: list[str] = []  # of the tensors it sends
         self.mailbox: list[Letter] = []
         self.seen: set[tuple[int, int]] = set()
 
-    def round(self, index: int) -> Round:
+    def round(self, index: int, opening: bool = False) -> Round:
         """The round as this client knows it."""
-        return this_round(self.work, index, about_client(self.work, self.number, index))
+        return this_round(self.work, index, about_client(self.work, self.number, index, opening))
 
     def open(self) -> None:
         """The message before the first round, of a method that has one."""
         gradient = partial(full_gradient, self.work, self.number, self.method.model(self.state))
-        self.state, self.message = self.method.open(self.state, gradient, self.round(0))
+        self.state, self.message = self.method.open(self.state, gradient, self.round(0, opening=True))
         self.names = list(self.message)
 
     def train(self, index: int) -> float:
@@ -156,7 +156,8 @@ class Isolated:
             wire = travelling(sender.method, sender.message) if coded else sender.message
             for receiver in np.flatnonzero(weights[:, sender.number]):
                 if receiver != sender.number:
-                    letter = Letter(sender.number, at, float(weights[receiver, sender.number]), wire)
+                    copy = {name: tensor.clone() for name, tensor in wire.items()}  # as if it had travelled
+                    letter = Letter(sender.number, at, float(weights[receiver, sender.number]), copy)
                     late = self.trace(at, sender.number, int(receiver))
                     self.post += [(at + delay, int(receiver), letter) for delay in late]
         for _, addressee, letter in [entry for entry in self.post if entry[0] <= at]:
@@ -173,7 +174,7 @@ class Isolated:
         sent = [self.clients[i].message for i in (range(len(self.clients)) if called is None else called)]
         means = {name: torch.stack([message[name] for message in sent]).mean(0) for name in operators}
         for client in self.clients:
-            client.message = means
+            client.message = {name: mean.clone() for name, mean in means.items()}
 
 
 def _with_own_samples_only(number: int, training: Training) -> Training:

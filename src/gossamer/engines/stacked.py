@@ -107,7 +107,7 @@ class Stacked:
         """The exchange before the first round, for a method that has one."""
         network, opened = self.training.network, []
         for client in range(self.clients):
-            about = {name: value[0] for name, value in self._about(np.array([client]), 0).items()}
+            about = about_client(self.training, client, 0, opening=True)
             state = {name: rows[client] for name, rows in self.state.items()}
             gradient = partial(full_gradient, self.training, client, method.model(state))
             opened.append(method.open(state, gradient, self._round(0, about)))

@@ -436,11 +436,14 @@ def _nested(matrix: Any) -> Any:
     return matrix.tolist() if isinstance(matrix, np.ndarray) else matrix
 
 
+Entry = Annotated[float, Field(allow_inf_nan=True)]  # a wrong one is named by its place, later
+
+
 @part
 class Matrix:
     """The weights themselves: row i holds what client i applies to what it gets from each client."""
 
-    matrix: Annotated[list[list[float]], BeforeValidator(_nested), Field(description="W, row by row")]
+    matrix: Annotated[list[list[Entry]], BeforeValidator(_nested), Field(description="W, row by row")]
     stochastic: Annotated[
         Literal["rows", "columns", "both"] | None,
         Field(description="which sums must be one; when not given, whichever are, and at least one kind"),

@@ -129,8 +129,20 @@ class DFedSGPSMS(DFedSGPSM):
 class AsyNG(PushesMass):
     """Push-sum with all of a round's gradients taken at the model it started from."""
 
+    neighbours: Annotated[
+        Literal["uniform", "by loss"], Field(description="whom a client sends to, as the graph has it or by loss")
+    ] = "uniform"
+
     paper: ClassVar = "Chen et al. 2023, ICDE, as described in the DFedSGPSM paper"
     laws: ClassVar[tuple[str, ...]] = ("I2", "I18", "I20", "I21", "I22")
+
+    @property
+    def shares_loss(self) -> bool:
+        return self.neighbours == "by loss"
+
+    @property
+    def default_graph(self) -> str:
+        return "directed-by-loss" if self.shares_loss else "directed-random"
 
     def begin(self, state: State, round: Round) -> Local:
         return {"x": state["x"]}

@@ -63,11 +63,13 @@ class QDFedAvgM:
         return state["x"]
 
     def encode(self, message: Message) -> Message:
-        levels = torch.round(message["change"] / message["step"]).long() + 2 ** (self.bits - 1)
-        return {"codes": pack_bits(levels, self.bits), "step": message["step"]}
+        levels = torch.round(message["change"] / message["step"]).long()
+        codes = (levels + 1) // 2 if self.bits == 1 else levels + 2 ** (self.bits - 1)
+        return {"codes": pack_bits(codes, self.bits), "step": message["step"]}
 
     def decode(self, wire: Message) -> Message:
-        levels = unpack_bits(wire["codes"], self.bits)[: self.size] - 2 ** (self.bits - 1)
+        codes = unpack_bits(wire["codes"], self.bits)[: self.size]
+        levels = 2 * codes - 1 if self.bits == 1 else codes - 2 ** (self.bits - 1)
         return {"change": levels * wire["step"], "step": wire["step"]}
 
 
@@ -79,6 +81,9 @@ def quantizer_step(values: Tensor, bits: int) -> Tensor:
 
 def quantize(values: Tensor, step: Tensor, bits: int, noise: Tensor | None) -> Tensor:
     """The multiple of `step` below each value; with `noise`, the one above as often as the remainder is large."""
+    if bits == 1:  # the two levels are ±1; {−1, 0} would lose every positive value
+        odds = torch.full_like(values, 0.5) if noise is None else noise
+        return torch.where(odds < (values / step + 1) / 2, step, -step)
     level = torch.floor(values / step)
     if noise is not None:
         level = level + (noise < values / step - level)

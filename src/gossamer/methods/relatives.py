@@ -1,7 +1,7 @@
 """Relatives worth comparing with: quasi-global momentum, gradient tracking with local steps, overlooking ahead.
 
 QG-DSGDm   y ← y − η (β m + g), K times;   x⁺ = W y;   m ← β m + (1−β)(x − x⁺)/(K η)
-K-GT       y ← y − η (g + c), K times;   z = (x − y)/(K η);   c ← c − z + W z;   x⁺ = W (x − K η z)
+K-GT       y ← y − η (g + c), K times;   z = (x − y)/(K η);   c ← c − z + W z;   x⁺ = W (x − η_s K η z)
 OledFL     starts its local steps at x + β (x − z_last), z_last its own last local result; then as DFedSAM
 """
 

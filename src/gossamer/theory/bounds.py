@@ -235,6 +235,8 @@ def push_limit(c: Constants) -> float:
 def push_terms(c: Constants) -> list[Term]:
     """Theorem 1 of DFedSGPSM, with C₁ = 8Kσ_l² + 64K²σ_g² + 32K²α²/(1−α)² (σ_l²+B²) + 64KL²ρ² taken apart."""
     K, L, η, ρ, α = c.steps, c.smoothness, c.lr, c.rho, c.momentum
+    if math.isnan(c.push_factor):
+        raise Undefined("there is no push-sum on this graph: its columns do not sum to one")
     σl2, σg2, B2, C2, q = c.sigma_l**2, c.sigma_g**2, c.gradient**2, c.push_factor**2, c.push_rate
     local = over(3 * η**2 * L**2, c.least_weight)
     apart_at_first = over(6 * L**2 * C2 * c.x0**2, c.rounds * (1 - q**2))

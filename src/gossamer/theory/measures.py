@@ -182,6 +182,8 @@ def mixing_of(network: Network, summary: GraphSummary) -> Mixing:
 def push_sum_constants(network: Network, rate: float) -> tuple[float, float]:
     """The least C with ‖W⁻¹ P_t … P_1 − 11ᵀ/n‖ ≤ C qᵗ, and the least push-sum weight, both over the first steps."""
     n = network.clients
+    if not network.claims.columns:  # there is no push-sum on such weights, so no constants of it
+        return float("nan"), float("nan")
     if network.claims.symmetric or n > PUSH_CLIENTS:
         return 1.0, 1.0
     product: NDArray[np.float64] = np.eye(n)

@@ -110,7 +110,7 @@ class Bound:
         advice = ADVICE[kind].replace("graph would", f"graph{gossip} would")
         left = 1.0 if values.complete is None else values.complete / whole
         if kind == "graph" and left > 0.5:
-            advice = "but the graph is not to blame: a smaller step size would help most"
+            advice = "but the graph is not to blame: more rounds or a smaller step size would help more"
         word = "dominates" if share >= 0.5 else "is the largest"
         text = f"the {kind} term {word}: {percent(share)} — {advice}"
         return text if left > 0.995 else f"{text}; the complete graph would leave {percent(left)} of the bound"
