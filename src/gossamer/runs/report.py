@@ -14,6 +14,10 @@ from gossamer.runs.record import RunRecord
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 
 
+#: After the colours have been used once, the lines change: as matplotlib and as plotly call them.
+DASHES = (("-", "solid"), ("--", "dash"), (":", "dot"), ("-.", "dashdot"))
+
+
 class Panel(NamedTuple):
     """One metric over the rounds."""
 
@@ -79,7 +83,8 @@ def draw_png(runs: Mapping[str, Sequence[RunRecord]], path: Path, title: str) ->
                 continue
             colour = COLOURS[number % len(COLOURS)]
             marker = "o" if len(line.rounds) == 1 else None
-            axes.plot(line.rounds, line.mean, color=colour, linewidth=1.8, label=label, marker=marker)
+            dash = DASHES[number // len(COLOURS) % len(DASHES)][0]
+            axes.plot(line.rounds, line.mean, dash, color=colour, linewidth=1.8, label=label, marker=marker)
             if len(records) > 1:
                 axes.fill_between(line.rounds, line.low, line.high, color=colour, alpha=0.15, linewidth=0)
         axes.set_title(panel.title, fontsize=10.5, loc="left")
@@ -109,6 +114,7 @@ def draw_html(runs: Mapping[str, Sequence[RunRecord]], path: Path, title: str) -
     panels = drawn_panels(runs)
     across = min(2, len(panels))
     down = -(-len(panels) // across)
+    most = max(record.rounds for records in runs.values() for record in records)
     figure = make_subplots(rows=down, cols=across, subplot_titles=[panel.title for panel in panels])
     for place, panel in enumerate(panels):
         row, column = divmod(place, across)
@@ -130,13 +136,14 @@ def draw_html(runs: Mapping[str, Sequence[RunRecord]], path: Path, title: str) -
             figure.add_trace(
                 go.Scatter(
                     x=line.rounds, y=line.mean, mode="lines+markers" if len(line.rounds) < 30 else "lines",
-                    line={"color": colour, "width": 2}, marker={"size": 5}, showlegend=place == 0,
+                    line={"color": colour, "width": 2, "dash": DASHES[number // len(COLOURS) % len(DASHES)][1]},
+                    marker={"size": 5}, showlegend=place == 0,
                     hovertemplate="%{y:.4g}" + (" %" if panel.percent else ""), **common,
                 ), **where,
             )  # fmt: skip
-        figure.update_xaxes(title_text="round", **where)
+        figure.update_xaxes(title_text="round", range=[0, most * 1.02], **where)
         if panel.logarithmic:
-            figure.update_yaxes(type="log", **where)
+            figure.update_yaxes(type="log", exponentformat="power", **where)
         if panel.percent:
             figure.update_yaxes(ticksuffix=" %", **where)
     figure.update_layout(
