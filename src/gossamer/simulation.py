@@ -138,8 +138,8 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> Prepared:
         )
     work = experiment.local_work
     method = fitted(experiment.method, Setting(network.sample is not None, tuple(tuple(s) for s in model.shapes)))
-    refuse: Callable[[float], str | None] | None = getattr(method, "refuse", None)
-    if refuse is not None and (reason := refuse(experiment.lr)):
+    refuse: Callable[[float, int], str | None] | None = getattr(method, "refuse", None)
+    if refuse is not None and (reason := refuse(experiment.lr, int(network.hears(0).max()))):
         raise ExperimentError(f"lr: {reason}")
     batches = Batches(parts, experiment.batch_size, work.epochs, work.steps, experiment.seed)
     if getattr(method, "needs_equal_steps", False) and batches.steps.min() < batches.steps.max():

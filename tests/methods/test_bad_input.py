@@ -178,3 +178,9 @@ def test_the_pull_of_edges_needs_clients_with_equally_many_steps(refused: Refuse
         "batch_size=4",
         says=("same number of local steps", "Set local_steps"),
     )
+
+
+def test_a_pull_of_edges_that_provably_diverges(refused: Refused, settings: Settings) -> None:
+    method = '{name="pdmm", coupling=11.0}'
+    says = ("the pull of the edges alone diverges", "coupling below 10 would do")
+    refused("run", *settings(method=method, graph="ring"), "--set", "lr=0.1", says=says)

@@ -63,7 +63,8 @@ class Method(Protocol):
     shares_loss     True: every client tells all others its training loss, which the graph may go by
     default_graph   the graph it runs on where the experiment names none
     fit             fit(setting) -> the form of the method for this network and model, see `Setting`
-    refuse          refuse(lr) -> why it cannot work with this learning rate, or None
+    refuse          refuse(lr, degree) -> why it cannot work with this learning rate where a client has as many
+                    neighbours as `degree`, or None
     open            open(state, full_gradient, round) -> state, message: an exchange before the first round
     opened          opened(state, mixed, round) -> state: what becomes of it, after `open_mixings` mixings
     encode, decode  encode(message) -> the tensors that really travel; decode(wire) -> the same message again

@@ -39,7 +39,7 @@ class AlternatesDirections:
     def model(self, state: State) -> Tensor:
         return state["x"]
 
-    def refuse(self, lr: float) -> str | None:
+    def refuse(self, lr: float, degree: int) -> str | None:
         if lr < 2 * self.penalty:
             return None
         limits = f"an lr below {2 * self.penalty:g} or a penalty above {lr / 2:g} would do"

@@ -116,6 +116,12 @@ class PDMM(CouplesEdges):
 
     paper: ClassVar = "Zhang and Heusdens 2018, IEEE TSIPN 4(1)"
 
+    def refuse(self, lr: float, degree: int) -> str | None:
+        if self.coupling is None or lr * self.coupling * degree < 2:
+            return None
+        limit = f"an lr below {2 / (self.coupling * degree):g} or a coupling below {2 / (lr * degree):g} would do"
+        return f"with coupling={self.coupling:g} and {degree} neighbours the pull of the edges alone diverges; {limit}"
+
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         y, coupling = local["y"], default_coupling(round) if self.coupling is None else self.coupling
         return {"y": y - round.lr * (gradient(y) + coupling * (round.degree * y - state["S"]))}
