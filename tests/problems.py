@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from gossamer import Experiment, per_client
 from gossamer.data import Dataset
-from gossamer.engines import Stacked
+from gossamer.engines import Stacked, Wanted, choose_plan
 from gossamer.graphs import Claims, Network
 from gossamer.methods import METHODS
 from gossamer.simulation import prepare
@@ -63,7 +63,8 @@ def engine(method: Any, graph: Any, dataset: Dataset, chunk: int | None = None, 
     experiment = Experiment(
         method=method, graph=graph, dataset=dataset, clients=len(dataset.clients or ()), **{**defaults, **settings}
     )
-    return Stacked(prepare(experiment).training, chunk)
+    training = prepare(experiment).training
+    return Stacked(training, choose_plan(training, Wanted(chunk)))
 
 
 def play(engine: Stacked, rounds: int = 3) -> Tensor:

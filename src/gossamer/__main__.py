@@ -2,13 +2,14 @@
 
 import sys
 
+from gossamer import startup
+
 
 def main() -> None:
-    """Run the command line. Imported here, so that Ctrl-C during the seconds that torch takes is no traceback."""
-    try:
+    """Run the command line."""
+    with startup.importing(sys.argv[1:]):
         from gossamer.cli import main as run
-    except KeyboardInterrupt:
-        sys.exit(130)
+    startup.put_off_compiler()
     run()
 
 

@@ -27,13 +27,14 @@ from gossamer.comparison import (
     compare as run_comparison,
 )
 from gossamer.data import DATASETS, PARTITIONS
+from gossamer.engines import How
 from gossamer.errors import ExperimentError, GossamerError
 from gossamer.experiment import Experiment, load_experiment, parse_setting, parse_value
 from gossamer.graphs import GRAPHS
 from gossamer.models import LOSSES, MODELS
 from gossamer.runs.files import make_folder, write_text
 from gossamer.runs.record import RunRecord
-from gossamer.simulation import Diverged, Interrupted, OnDivergence, Run, prepare, simulate
+from gossamer.simulation import Diverged, Interrupted, OnDivergence, Options, Run, prepare, simulate
 from gossamer.simulation import resume as resume_run
 
 
@@ -48,12 +49,13 @@ class Commands(TyperGroup):
             terminal.err.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
             if isinstance(error, Diverged) and error.run.folder:
                 kept = f"The rounds before it are kept: 'gossamer show {error.run.folder}'. "
-                kept = kept if len(error.run.metrics) else ""
+                kept = kept if error.run.last else ""
                 terminal.err.print(f"{escape(kept)}'--on-divergence continue' goes on regardless.", soft_wrap=True)
             raise typer.Exit(error.exit_code) from error
         except Interrupted as stop:
             folder = shlex.quote(str(stop.folder))
-            words = f"after round {stop.round}, checkpoint written. Go on with:  gossamer resume {folder}"
+            kept = f"after round {stop.round}, checkpoint written" if stop.round else "before the first checkpoint"
+            words = f"{kept}. Go on with:  gossamer resume {folder}"
             terminal.err.print(f"\n[yellow]stopped[/] {escape(words)}", soft_wrap=True)
             raise typer.Exit(130) from stop
         except KeyboardInterrupt as stop:
@@ -77,7 +79,20 @@ Out = Annotated[Path | None, typer.Option("--out", "-o", help="The folder to wri
 DataDir = Annotated[
     Path | None, typer.Option("--data-dir", envvar="GOSSAMER_DATA", help="Where data sets are, or are downloaded to.")
 ]
-Chunk = Annotated[int | None, typer.Option(help="Clients that run at once; changes the speed, not the result.")]
+Workers = Annotated[
+    int | None,
+    typer.Option("--workers", "-w", envvar="GOSSAMER_WORKERS", help="Worker processes; default: one a core."),
+]
+Chunk = Annotated[int | None, typer.Option(help="Clients that a worker runs at once; default: measured.")]
+StepWay = Annotated[
+    How | None, typer.Option("--step", help="How a local step is run; default: what pays for this run.")
+]
+ChannelsLast = Annotated[
+    bool | None, typer.Option("--channels-last/--channels-first", help="Memory format of images; default: measured.")
+]
+Spill = Annotated[
+    Path | None, typer.Option(metavar="FOLDER", help="Keep the clients' state in a file there, not in memory.")
+]
 Diverging = Annotated[OnDivergence, typer.Option("--on-divergence", help="What to do when a loss is not finite.")]
 QuietFlag = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say how the engine runs.")]
@@ -90,7 +105,11 @@ def run(
     settings: Settings = [],  # noqa: B006  # typer copies it
     out: Out = None,
     data_dir: DataDir = None,
+    workers: Workers = None,
     chunk: Chunk = None,
+    step: StepWay = None,
+    channels_last: ChannelsLast = None,
+    spill: Spill = None,
     on_divergence: Diverging = "stop",
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
     quiet: QuietFlag = False,
@@ -102,7 +121,10 @@ def run(
     folder = out or fresh_folder(f"{name}-{part_name(experiment, 'dataset')}")
     observer = terminal.make_observer(name, quiet, verbose)
     observers = [observer, terminal.tensorboard_observer(folder)] if tensorboard else [observer]
-    options: dict[str, Any] = {"chunk": chunk, "data_dir": data_dir, "on_divergence": on_divergence}
+    options = Options(
+        workers=workers, chunk=chunk, step=step, channels_last=channels_last, spill=spill, data_dir=data_dir,
+        on_divergence=on_divergence, keep_vectors=False,
+    )  # fmt: skip
     with terminal.watching(observers) as watching:
         finished = simulate(experiment, out=folder, observer=watching, **options)
     report_run(finished, folder)
@@ -112,13 +134,20 @@ def run(
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run or a comparison.")],
     data_dir: DataDir = None,
+    workers: Workers = None,
     chunk: Chunk = None,
+    step: StepWay = None,
+    channels_last: ChannelsLast = None,
+    spill: Spill = None,
     on_divergence: Diverging = "stop",
     quiet: QuietFlag = False,
     verbose: Verbose = False,
 ) -> None:
     """Go on with an interrupted run or comparison, to the very numbers of an uninterrupted one."""
-    options: dict[str, Any] = {"chunk": chunk, "data_dir": data_dir, "on_divergence": on_divergence}
+    options = Options(
+        workers=workers, chunk=chunk, step=step, channels_last=channels_last, spill=spill, data_dir=data_dir,
+        on_divergence=on_divergence, keep_vectors=False,
+    )  # fmt: skip
     if (folder / COMPARISON).exists():
         go_compare(load_plan(folder / COMPARISON), folder, quiet, verbose, options)
         return
@@ -137,7 +166,11 @@ def compare(
     settings: Settings = [],  # noqa: B006  # typer copies it
     out: Out = None,
     data_dir: DataDir = None,
+    workers: Workers = None,
     chunk: Chunk = None,
+    step: StepWay = None,
+    channels_last: ChannelsLast = None,
+    spill: Spill = None,
     on_divergence: Diverging = "stop",
     quiet: QuietFlag = False,
     verbose: Verbose = False,
@@ -152,7 +185,10 @@ def compare(
     if seeds is not None:
         plan = plan._replace(seeds=seeds)
     folder = out or fresh_folder(f"compare-{'-'.join(slug(key) for key in plan.sweep)}")
-    options: dict[str, Any] = {"chunk": chunk, "data_dir": data_dir, "on_divergence": on_divergence}
+    options = Options(
+        workers=workers, chunk=chunk, step=step, channels_last=channels_last, spill=spill, data_dir=data_dir,
+        on_divergence=on_divergence, keep_vectors=False,
+    )  # fmt: skip
     go_compare(plan, folder, quiet, verbose, options)
 
 
@@ -280,7 +316,7 @@ def models() -> None:
     terminal.out.print(terminal.catalog_list(LOSSES))
 
 
-def go_compare(plan: Plan, folder: Path, quiet: bool, verbose: bool, options: dict[str, Any]) -> None:
+def go_compare(plan: Plan, folder: Path, quiet: bool, verbose: bool, options: Options) -> None:
     """Run a comparison, then show its table, its curves and what to try next."""
     with terminal.Watching(quiet, verbose) as watcher:
         result = run_comparison(plan.experiment, plan.sweep, seeds=plan.seeds, out=folder, watcher=watcher, **options)
@@ -313,7 +349,7 @@ def draw_and_say(runs: Mapping[str, Sequence[RunRecord]], folder: Path, title: s
 def report_run(run: Run, folder: Path) -> None:
     """The end of a run: what it reached and where everything is."""
     best, last = run.best, run.last
-    words = [f"sent per client {terminal.size(run.metrics['bytes_per_client'].sum())}"]
+    words = [f"sent per client {terminal.size(run.sent_per_client)}"]
     if (accuracy := best.get("test_accuracy")) is not None and accuracy == accuracy:
         words = [
             f"best accuracy [bold]{terminal.percent(accuracy)}[/] in round {best['round']:.0f}",

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Unpack
 
-import pandas as pd
 import tomli_w
 
 from gossamer.errors import ExperimentError, RunFolderError
@@ -26,7 +25,7 @@ from gossamer.simulation import (
     Diverged,
     Interrupted,
     Observer,
-    OnDivergence,
+    Options,
     Run,
     Silent,
     check_options,
@@ -35,6 +34,9 @@ from gossamer.simulation import (
     same_experiment,
     simulate,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 COMPARISON = "comparison.toml"
 LONGEST_NAME = 100  # of a folder; file systems take 255 bytes, and a seed is still to come
@@ -75,7 +77,7 @@ class Comparison:
         return [record for records in self.runs.values() for record in records]
 
     @property
-    def table(self) -> pd.DataFrame:
+    def table(self) -> "pd.DataFrame":
         """Mean over the seeds of what matters, and the spread (standard deviation) of each."""
         return summary_table(self.runs)
 
@@ -106,10 +108,8 @@ def compare(
     *,
     seeds: int = 1,
     out: Path | str | None = None,
-    chunk: int | None = None,
-    data_dir: Path | None = None,
-    on_divergence: OnDivergence = "stop",
     watcher: Watcher | None = None,
+    **options: Unpack[Options],
 ) -> Comparison:
     """Run every variant for every seed. With `out`, finished runs found there are taken as they are.
 
@@ -121,11 +121,12 @@ def compare(
     """
     if seeds < 1:
         raise ExperimentError(f"seeds: should be at least 1 (got {seeds})")
-    check_options(chunk, on_divergence)
+    check_options(options)
+    options["keep_vectors"] = False  # a record has no place for them
     chosen = variants(experiment, sweep)
     for variant in chosen:  # whatever does not fit is refused before the first run, not after the last
         for seed in range(seeds):
-            prepare(variant.experiment.but(seed=variant.experiment.seed + seed), data_dir)
+            prepare(variant.experiment.but(seed=variant.experiment.seed + seed), options.get("data_dir"))
     plan = Plan(experiment, {key: list(values) for key, values in sweep.items()}, seeds)
     folder = _folder(Path(out), plan) if out is not None else None
     runs: dict[str, list[RunRecord]] = {variant.label: [] for variant in chosen}
@@ -137,28 +138,27 @@ def compare(
             observer = (watcher or _Nobody()).begin(variant.label, seed, number, total)
             path = folder / f"{variant.folder}-seed{seed}" if folder else None
             seeded = variant.experiment.but(seed=seed)
-            options: dict[str, Any] = {
-                "chunk": chunk, "data_dir": data_dir, "on_divergence": on_divergence, "observer": observer,
-            }  # fmt: skip
             try:
-                runs[variant.label].append(_run_once(variant.label, seeded, path, options))
+                runs[variant.label].append(
+                    _run_once(variant.label, seeded, path, observer, {**options, "keep_vectors": False})
+                )
             except Interrupted as stop:  # it is the comparison that can be gone on with
                 raise Interrupted(stop.round, folder) from None
     return Comparison(runs, folder)
 
 
-def _run_once(label: str, experiment: Experiment, path: Path | None, options: dict[str, Any]) -> RunRecord:
+def _run_once(label: str, experiment: Experiment, path: Path | None, observer: Observer, options: Options) -> RunRecord:
     try:
         if path is None:
-            return record_of(simulate(experiment, **options), label)
+            return record_of(simulate(experiment, observer=observer, **options), label)
         if not (path / EXPERIMENT).exists():
-            simulate(experiment, out=path, **options)
+            simulate(experiment, out=path, observer=observer, **options)
         elif not RunFolder.open(path).finished:
-            resume(path, experiment=experiment, **options)
+            resume(path, experiment=experiment, observer=observer, **options)
         else:
             same_experiment(RunFolder.open(path), experiment)
     except Diverged as error:
-        options["observer"].say(f"{label}: {error}")
+        observer.say(f"{label}: {error}")
         if path is None:
             return record_of(error.run, label)
     return read_run(path, label)
@@ -210,8 +210,10 @@ def _folder(path: Path, plan: Plan) -> Path:
     return path
 
 
-def summary_table(runs: Mapping[str, Sequence[RunRecord]]) -> pd.DataFrame:
+def summary_table(runs: Mapping[str, Sequence[RunRecord]]) -> "pd.DataFrame":
     """One row per variant: mean over its runs and, as `... spread`, their standard deviation."""
+    import pandas as pd  # half a second that no run should wait for before its first round
+
     rows = {}
     for label, records in runs.items():
         values = pd.DataFrame(

@@ -6,6 +6,7 @@ the seed and the purpose are its key, the rest is where its counter starts.
 """
 
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +34,34 @@ def generator(seed: int, purpose: Purpose, client: int = 0, round: int = 0, step
     True
     """
     return np.random.Generator(np.random.Philox(key=[seed, purpose], counter=[0, step, round, client]))
+
+
+class Draws:
+    """Many draws of one seed and purpose, without making a generator for each.
+
+    Making a generator takes longer than shuffling a client's samples with it. Here one generator is moved from draw to
+    draw, so what `at` returns must be used up before the next `at`. A generator to keep comes from `generator`.
+
+    >>> draws = Draws(0, Purpose.BATCHES)
+    >>> moved = [draws.at(client=3, round=7, step=k).permutation(10) for k in (0, 1)]
+    >>> made = [generator(0, Purpose.BATCHES, client=3, round=7, step=k).permutation(10) for k in (0, 1)]
+    >>> bool(np.array_equal(moved, made))
+    True
+    """
+
+    def __init__(self, seed: int, purpose: Purpose) -> None:
+        self._generator = generator(seed, purpose)
+        self._bits = self._generator.bit_generator
+        fresh: Any = self._bits.state
+        # Numpy reads a state number by number, which is faster from a list than from an array.
+        self._start = {"counter": (0, 0, 0, 0), "key": fresh["state"]["key"].tolist()}
+        self._state = {**fresh, "state": self._start, "buffer": fresh["buffer"].tolist()}
+
+    def at(self, client: int = 0, round: int = 0, step: int = 0) -> np.random.Generator:
+        """The generator at the start of one draw, as `generator` would make it."""
+        self._start["counter"] = (0, step, round, client)
+        self._bits.state = self._state
+        return self._generator
 
 
 def torch_seed(seed: int, purpose: Purpose, client: int = 0, round: int = 0, step: int = 0) -> int:

@@ -3,35 +3,64 @@
 `simulate` is what the command line and a notebook both call.
 """
 
+import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypedDict, Unpack, get_args
 
-import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from gossamer.data import Batches, Dataset, PartitionSummary, Samples, as_dataset, data_directory, split, summarise
-from gossamer.engines import RoundReport, Stacked, Training
+from gossamer.engines import How, OutOfMemory, Plan, RoundReport, Stacked, Training, Wanted, choose_plan
 from gossamer.errors import DivergenceError, ExperimentError, RunFolderError
 from gossamer.experiment import Experiment, load_experiment
 from gossamer.fit import check_fit
 from gossamer.graphs import as_graph, check
 from gossamer.measure import Evaluator, consensus_distance
-from gossamer.methods import Setting, State, fitted, local_work
+from gossamer.methods import Setting, fitted, local_work
 from gossamer.models import VectorModel, build_model, make_module
 from gossamer.parts import own_code
 from gossamer.randomness import Purpose, torch_seed
 from gossamer.runs.files import write_text
 from gossamer.runs.folder import BEST, EXPERIMENT, FINAL, RunFolder, read_lines, to_json
+from gossamer.workers import Group, as_group, can_fork, launched_from_outside, restarted, usable_cores
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 OnDivergence = Literal["stop", "continue"]
 Metrics = dict[str, Any]
+
+
+class Options(TypedDict, total=False):
+    """How an experiment is run, which changes the speed and what is kept, but not the numbers.
+
+    Left out or None: as many workers as cores, and the rest by a short measurement.
+    """
+
+    #: Processes that share the clients out among them.
+    workers: int | None
+    #: Clients that a worker runs at once.
+    chunk: int | None
+    #: How a local step is run: "eager", "traced" or "compiled".
+    step: How | None
+    #: Images with their channels last.
+    channels_last: bool | None
+    #: A folder for a state that is larger than the memory.
+    spill: Path | str | None
+    #: Where data sets are.
+    data_dir: Path | None
+    #: "stop" or "continue" when a loss is not finite any more.
+    on_divergence: OnDivergence
+    #: False: the clients' vectors are not gathered at the end, which takes the memory of one state.
+    keep_vectors: bool
 
 
 class Prepared(NamedTuple):
@@ -45,7 +74,7 @@ class Prepared(NamedTuple):
 class Observer(Protocol):
     """Who watches a run go by: a progress bar, a log, a test."""
 
-    def start(self, prepared: Prepared, chunk: str, done: int) -> None:
+    def start(self, prepared: Prepared, how: str, done: int) -> None:
         """A run is about to do its first round, or to go on after `done` of them."""
 
     def round(self, metrics: Metrics, timings: Metrics) -> None:
@@ -58,7 +87,7 @@ class Observer(Protocol):
 class Silent:
     """The observer that does nothing."""
 
-    def start(self, prepared: Prepared, chunk: str, done: int) -> None: ...
+    def start(self, prepared: Prepared, how: str, done: int) -> None: ...
 
     def round(self, metrics: Metrics, timings: Metrics) -> None: ...
 
@@ -66,7 +95,7 @@ class Silent:
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM during a run; `folder` holds a checkpoint to resume from, if there is a folder."""
+    """Ctrl-C or SIGTERM during a run; `folder`, if there is one, holds a checkpoint of `round` (0: none yet)."""
 
     def __init__(self, round: int, folder: Path | None) -> None:
         super().__init__()
@@ -79,19 +108,31 @@ class Run:
     """What a run gave."""
 
     experiment: Experiment
-    #: One row per round.
-    metrics: pd.DataFrame
-    #: One row per round: seconds of local work, mixing, evaluation.
-    timings: pd.DataFrame
-    #: Every client's model vector: [clients, d].
+    #: Every client's model vector: [clients, d]; no rows if they were not to be kept.
     vectors: Tensor
     #: Who held how many samples of which class.
     partition: PartitionSummary
     folder: Path | None = None
     #: Why the run stopped early, if it did.
     diverged: str | None = None
+    _history: list[Metrics] = field(repr=False, kw_only=True)
+    _seconds: list[Metrics] = field(repr=False, kw_only=True)
     _vector_model: VectorModel = field(repr=False, kw_only=True)
     _average: Tensor = field(repr=False, kw_only=True)
+
+    @cached_property
+    def metrics(self) -> "pd.DataFrame":
+        """What was measured, one row per round."""
+        import pandas as pd
+
+        return pd.DataFrame(self._history)
+
+    @cached_property
+    def timings(self) -> "pd.DataFrame":
+        """Seconds of local work, waiting, mixing and evaluation, one row per round."""
+        import pandas as pd
+
+        return pd.DataFrame(self._seconds)
 
     @property
     def model(self) -> nn.Module:
@@ -101,12 +142,17 @@ class Run:
     @property
     def best(self) -> Metrics:
         """The metrics of the best round: highest test accuracy, or lowest test loss where accuracy has no meaning."""
-        return best_round([{str(k): v for k, v in row.items()} for row in self.metrics.to_dict("records")])
+        return best_round(self._history)
 
     @property
     def last(self) -> Metrics:
         """The metrics of the last round."""
-        return {str(k): v for k, v in self.metrics.to_dict("records")[-1].items()} if len(self.metrics) else {}
+        return self._history[-1] if self._history else {}
+
+    @property
+    def sent_per_client(self) -> float:
+        """Bytes that a client sent in all, in the mean."""
+        return float(sum(line["bytes_per_client"] for line in self._history))
 
 
 def prepare(experiment: Experiment, data_dir: Path | None = None) -> Prepared:
@@ -169,61 +215,145 @@ def simulate(
     experiment: Experiment,
     *,
     out: Path | str | None = None,
-    chunk: int | None = None,
-    data_dir: Path | None = None,
-    on_divergence: OnDivergence = "stop",
     observer: Observer | None = None,
+    **options: Unpack[Options],
 ) -> Run:
     """Run an experiment. With `out`, everything is also written there as it happens, and can be resumed.
+
+    How it is run (workers, chunk, ...: see `Options`) changes the speed and not the numbers.
 
     >>> run = simulate(Experiment(rounds=1, clients=4, local_steps=1))
     >>> run.vectors.shape[0]
     4
     """
-    check_options(chunk, on_divergence)
-    prepared = prepare(experiment, data_dir)
-    engine = Stacked(prepared.training, chunk)
-    folder = RunFolder.create(Path(out), experiment.to_toml()) if out is not None else None
-    simulation = _Simulation(prepared, engine, folder, on_divergence, observer or Silent())
-    if folder is None:
-        return simulation.run([])
-    with folder.locked():
-        write_text(folder.path / "partition.json", to_json(prepared.partition.to_dict()) + "\n")
-        return simulation.run([])
+    return _start(experiment, Path(out) if out is not None else None, False, observer, options)
 
 
 def resume(
     path: Path | str,
     *,
     experiment: Experiment | None = None,
-    chunk: int | None = None,
-    data_dir: Path | None = None,
-    on_divergence: OnDivergence = "stop",
     observer: Observer | None = None,
+    **options: Unpack[Options],
 ) -> Run:
     """Go on with an interrupted run, to the very numbers that an uninterrupted one gives.
 
-    `experiment` is needed only where it holds objects that no file can express.
+    `experiment` is needed only where it holds objects that no file can express. The number of workers may be another.
     """
-    check_options(chunk, on_divergence)
-    folder, observer = RunFolder.open(Path(path)), observer or Silent()
-    experiment = same_experiment(folder, experiment)
-    prepared = prepare(experiment, data_dir)
-    engine = Stacked(prepared.training, chunk)
-    with nullcontext() if folder.finished else folder.locked():
-        past = _take_back(folder, experiment, engine, observer)
-        quiet = folder.finished and len(past) == experiment.rounds
-        simulation = _Simulation(prepared, engine, folder, on_divergence, Silent() if quiet else observer)
-        return simulation.run(past)
+    check_options(options)
+    folder = RunFolder.open(Path(path))
+    return _start(same_experiment(folder, experiment), folder.path, True, observer, options)
+
+
+def _start(
+    experiment: Experiment, path: Path | None, going_on: bool, observer: Observer | None, options: Options
+) -> Run:
+    """Prepare everything once, then run it in all workers."""
+    check_options(options)
+    observer = observer or Silent()
+    prepared = prepare(experiment, options.get("data_dir"))
+    workers = number_of_workers(options.get("workers"), experiment, observer)
+    plan = None
+    if not launched_from_outside():  # before the fork: measured and compiled once, for all workers
+        plan = choose_plan(prepared.training, _wanted(options), workers)
+
+    def work(group: Group) -> Run:
+        chosen = plan or _agree_on_plan(group, prepared.training, options)
+        speaker: Observer = observer if group.first else Silent()
+        folder, locked, past_rounds = None, nullcontext(), False
+        if path is not None:
+            folder, past_rounds = _folder(group, path, experiment, going_on, prepared)
+            if group.first and not folder.finished:
+                locked = folder.locked()  # type: ignore[assignment]
+        with locked, _memory_errors(prepared, group):
+            spill = options.get("spill")
+            engine = Stacked(prepared.training, chosen, group, Path(spill) if spill else None)
+            past = _take_back(folder, experiment, engine, speaker) if folder and past_rounds else []
+            quiet = folder is not None and folder.finished and len(past) == experiment.rounds
+            watcher = Silent() if quiet else speaker
+            return _Simulation(prepared, engine, folder, options, watcher).run(past)
+
+    return as_group(workers, prepared.training.model.initial.device, work)
+
+
+def number_of_workers(wanted: int | None, experiment: Experiment, observer: Observer) -> int:
+    """How many processes share the clients out among them."""
+    if launched_from_outside():
+        size = int(os.environ["WORLD_SIZE"])
+        if wanted is not None and wanted != size:
+            raise ExperimentError(f"workers: the launcher started {size} of them; leave --workers out (got {wanted})")
+        if size > experiment.clients:
+            raise ExperimentError(
+                f"workers: {size} for {experiment.clients} clients; start at most one for each client"
+            )
+        return size
+    number = wanted or int(os.environ.get("GOSSAMER_WORKERS", "0")) or None
+    if number is None:
+        number = usable_cores() if torch.device(experiment.device).type == "cpu" and can_fork() else 1
+        return min(number, experiment.clients)
+    if number > experiment.clients:
+        observer.say(f"{number} workers for {experiment.clients} clients: {experiment.clients} will do")
+        number = experiment.clients
+    if number > 1 and torch.device(experiment.device).type != "cpu":
+        raise ExperimentError("workers: on a GPU start one process for each with torchrun (see docs/scaling.md)")
+    if number > 1 and not can_fork():
+        raise ExperimentError(
+            "workers: this system cannot fork workers; start them with torchrun (see docs/scaling.md)"
+        )
+    return number
+
+
+def _wanted(options: Options) -> Wanted:
+    return Wanted(options.get("chunk"), options.get("step"), options.get("channels_last"))
+
+
+def _agree_on_plan(group: Group, training: Training, options: Options) -> Plan:
+    """The plan that the first worker finds, for all."""
+    mine = choose_plan(training, _wanted(options), group.size) if group.first else Plan()
+    return Plan.from_json(group.tell(mine.to_json()))
+
+
+def _folder(
+    group: Group, path: Path, experiment: Experiment, going_on: bool, prepared: Prepared
+) -> tuple[RunFolder, bool]:
+    """The run folder, seen by all workers; and whether it holds a run to go on with."""
+    if restarted() and (path / EXPERIMENT).is_file():
+        going_on = True
+        same_experiment(RunFolder(path), experiment)
+    if group.first and not going_on:
+        folder = RunFolder.create(path, experiment.to_toml())
+        write_text(folder.path / "partition.json", to_json(prepared.partition.to_dict()) + "\n")
+    group.meet()
+    if not (path / EXPERIMENT).is_file():
+        raise RunFolderError(
+            f"{path}: worker {group.rank} does not see it. All workers need the same file system there."
+        )
+    return RunFolder(path), going_on
+
+
+@contextmanager
+def _memory_errors(prepared: Prepared, group: Group) -> Iterator[None]:
+    """Say what takes the memory when there is no more of it."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        words = str(error)
+        if not isinstance(error, MemoryError) and "allocate memory" not in words and "out of memory" not in words:
+            raise
+        training = prepared.training
+        method, model = training.method, training.model
+        kept = sum(value.numel() * value.element_size() for value in method.init(model.initial).values())
+        state = kept * len(training.batches.parts) / 2**30
+        raise OutOfMemory(
+            f"out of memory: the state of {len(training.batches.parts)} clients takes {state:.1f} GiB over "
+            f"{group.size} worker{'s' if group.size > 1 else ''}, and a step needs more besides. A smaller chunk or "
+            "batch_size, fewer clients, more machines, or --spill FOLDER would help."
+        ) from error
 
 
 def _take_back(folder: RunFolder, experiment: Experiment, engine: Stacked, observer: Observer) -> list[Metrics]:
     """Put the newest whole checkpoint into the engine and give the rounds that led to it."""
-    checkpoint = folder.latest(experiment.digest, engine.device, observer.say)
-    done = 0
-    if checkpoint is not None:
-        check_state(folder, checkpoint.state, engine.state)
-        done, engine.state = checkpoint.round, checkpoint.state
+    done = folder.load_state(experiment.digest, engine.state, engine.own, engine.clients, engine.group, observer.say)
     past = [line for line in read_lines(folder.metrics) if line["round"] <= done]
     if len(past) < done:
         raise RunFolderError(
@@ -232,8 +362,12 @@ def _take_back(folder: RunFolder, experiment: Experiment, engine: Stacked, obser
         )
     if folder.finished and done == experiment.rounds:
         observer.say(f"{folder.path}: is finished already; there is nothing left to do.")
-    else:
+    elif engine.group.first:
         folder.rewind(done)
+    engine.done = done
+    if done == 0:
+        engine.undo(0)  # half a checkpoint may have been read
+    engine.group.meet()
     return past
 
 
@@ -247,118 +381,128 @@ def same_experiment(folder: RunFolder, given: Experiment | None) -> Experiment:
     return given
 
 
-def check_options(chunk: int | None, on_divergence: OnDivergence) -> None:
-    """Refuse to run no clients at a time, and words that mean nothing."""
-    if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
-        raise ExperimentError(f"chunk: should be a whole number, at least 1 (got {chunk!r})")
-    if on_divergence not in get_args(OnDivergence):
-        raise ExperimentError(f"on_divergence: should be 'stop' or 'continue' (got {on_divergence!r})")
-
-
-def check_state(folder: RunFolder, found: State, expected: State) -> None:
-    """Refuse a checkpoint of other vectors: an own object or module may have changed since, which no file tells."""
-
-    def shapes(state: State) -> dict[str, tuple[Any, ...]]:
-        return {name: (tuple(rows.shape), rows.dtype) for name, rows in state.items()}
-
-    if shapes(found) != shapes(expected):
-        raise RunFolderError(
-            f"{folder.path}: its checkpoint holds {_describe(found)}, but the experiment has {_describe(expected)}. "
-            "Has the model, the method or the data changed since?"
-        )
-
-
-def _describe(state: State) -> str:
-    return ", ".join(f"{name} {'x'.join(map(str, rows.shape))}" for name, rows in sorted(state.items()))
+def check_options(options: Options) -> None:
+    """Refuse to run nobody at a time, and words that mean nothing."""
+    if unknown := options.keys() - Options.__annotations__.keys():
+        raise TypeError(f"unknown option {', '.join(sorted(unknown))}; known: {', '.join(Options.__annotations__)}")
+    for name in ("workers", "chunk"):
+        number = options.get(name)
+        if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
+            raise ExperimentError(f"{name}: should be a whole number, at least 1 (got {number!r})")
+    for name, words in (("on_divergence", get_args(OnDivergence)), ("step", get_args(How))):
+        word = options.get(name)
+        if word is not None and word not in words:
+            raise ExperimentError(f"{name}: should be {' or '.join(map(repr, words))} (got {word!r})")
 
 
 class _Simulation:
-    """One run: the engine, what is measured, and what is written."""
+    """One run in one worker: the engine, what is measured, and, in the first worker, what is written and said."""
 
     def __init__(
-        self,
-        prepared: Prepared,
-        engine: Stacked,
-        folder: RunFolder | None,
-        on_divergence: OnDivergence,
-        observer: Observer,
+        self, prepared: Prepared, engine: Stacked, folder: RunFolder | None, options: Options, observer: Observer
     ) -> None:
         self.prepared = prepared
         self.experiment = prepared.experiment
         self.engine = engine
+        self.group = engine.group
         self.folder = folder
-        self.on_divergence = on_divergence
+        self.on_divergence = options.get("on_divergence", "stop")
+        self.keep_vectors = options.get("keep_vectors", True)
         self.observer = observer
         training = prepared.training
         self.model = training.model
-        self.evaluator = Evaluator(training.model, training.loss, training.dataset, engine.chunk)
+        self.evaluator = Evaluator(training.model, training.loss, training.dataset, engine.plan.chunk, engine.group)
         self.history: list[Metrics] = []
         self.timings: list[Metrics] = []
+        self.saved = 0
 
     def run(self, past: list[Metrics]) -> Run:
         """All rounds that are left after those in `past`."""
-        self.history = past
+        self.history, self.saved = past, len(past)
         if self.folder:
             self.timings = [line for line in read_lines(self.folder.timings) if line["round"] <= len(past)]
         rounds = self.experiment.rounds
-        how = f"{self.engine.chunk} at a time ({self.engine.chunk_reason})"
-        self.observer.start(self.prepared, how, len(past))
+        workers = f"{self.group.size} worker{'s' if self.group.size > 1 else ''}"
+        self.observer.start(self.prepared, f"on {workers}, {self.engine.plan}", len(past))
         asked = self.experiment.local_epochs or self.experiment.local_steps
         if asked and (own := local_work(self.experiment.method)):
             unit, count = ("step", own.steps) if own.steps else ("epoch", own.epochs)
             self.observer.say(f"this method does {count} local {unit} a round, whatever the experiment says")
-        done, state = len(past), self.engine.state
-        diverged = None
+        done, diverged = len(past), None
         try:
-            with terminate_as_interrupt(), one_thread():
+            with _StopSignals(self._say_stopping) as stopping, one_thread():
                 while done < rounds:
                     report = self.engine.round(done)
                     if bool(report.broken.any()) and self.on_divergence == "stop":
                         diverged = self._divergence(done + 1, report)
                         break
                     self._record(done + 1, report)
-                    done, state = done + 1, self.engine.state
+                    done += 1
                     every = self.experiment.checkpoint_every
-                    if self.folder and (done == rounds or (every and done % every == 0)):
-                        self.folder.save_state(done, self.experiment.digest, state)
+                    stop = self.group.any(stopping.asked)
+                    if done == rounds or stop or (every and done % every == 0):
+                        self._save(done)
+                    if stop and done < rounds:
+                        raise KeyboardInterrupt
         except KeyboardInterrupt:
-            if self.folder:
-                self.folder.save_state(done, self.experiment.digest, state)
-            raise Interrupted(done, self.folder.path if self.folder else None) from None
+            if self.group.size == 1 and self.saved < done and self.engine.undo(done):
+                self._save(done)
+            raise Interrupted(self.saved, self.folder.path if self.folder else None) from None
+        if self.engine.runner.trouble:
+            self.observer.say(self.engine.runner.trouble)
         if diverged:
-            self.engine.state = state
-            if self.folder:
-                self.folder.save_state(done, self.experiment.digest, state)
+            if self.engine.undo(done):
+                self._save(done)
+            if self.folder and self.group.first:
                 self.folder.stop(diverged)
-        elif self.folder and not self.folder.finished:
-            self.folder.save_model(FINAL, self.model.unflatten(self.engine.average()), done)
-        run = self._result(diverged)
+        average = self.engine.average()
+        if self.folder and not diverged and self.group.first and not self.folder.finished:
+            self.folder.save_model(FINAL, self.model.unflatten(average), done)
+        run = self._result(diverged, average)
         if diverged:
             raise Diverged(diverged, run)
         return run
 
+    def _save(self, done: int) -> None:
+        """Checkpoint the state after `done` rounds: every worker its own clients."""
+        if self.folder:
+            engine = self.engine
+            self.folder.save_state(done, self.experiment.digest, engine.state, engine.own, engine.clients, self.group)
+            self.saved = done
+
+    def _say_stopping(self) -> None:
+        self.observer.say(f"finishing round {len(self.history) + 1}, then stopping. Once more stops at once.")
+
     def _record(self, round: int, report: RoundReport) -> None:
         """Measure a round and write it down."""
         started = time.perf_counter()
-        vectors = self.engine.models()
-        average = self.engine.average()
-        metrics = self._measure(round, report, vectors, average[None])
+        average = self.engine.average() if self._is_evaluated(round) else None
+        metrics = self._measure(round, report, average)
         timings = {
             "round": round,
             "seconds_local": report.seconds_local,
+            "seconds_waiting": report.seconds_waiting,
             "seconds_mixing": report.seconds_mixing,
             "seconds_evaluation": time.perf_counter() - started,
         }
-        if self.folder:
-            if best_round([*self.history, metrics]).get("round") == round:
+        if self.folder and self.group.first:
+            if average is not None and best_round([*self.history, metrics]).get("round") == round:
                 self.folder.save_model(BEST, self.model.unflatten(average), round)
             self.folder.record(metrics, timings)
         self.history.append(metrics)
         self.timings.append(timings)
         self.observer.round(metrics, timings)
 
-    def _measure(self, round: int, report: RoundReport, vectors: Tensor, mean: Tensor) -> Metrics:
-        cadence, last = self.experiment.evaluate, round == self.experiment.rounds
+    def _due(self, round: int, every: int) -> bool:
+        return round == self.experiment.rounds or (every > 0 and round % every == 0)
+
+    def _is_evaluated(self, round: int) -> bool:
+        """Whether the average model is needed after a round."""
+        cadence = self.experiment.evaluate
+        return self._due(round, cadence.every) or self._due(round, cadence.training)
+
+    def _measure(self, round: int, report: RoundReport, average: Tensor | None) -> Metrics:
+        cadence = self.experiment.evaluate
         before = self.history[-1]["bytes_total"] if self.history else 0
         sent = int(report.client_bytes.sum()) + report.server_bytes
         metrics: Metrics = {
@@ -369,23 +513,27 @@ class _Simulation:
             "bytes_round": sent,
             "bytes_total": before + sent,
         }
-
-        def due(every: int) -> bool:
-            return last or (every > 0 and round % every == 0)
-
-        if due(cadence.every):
-            metrics["consensus"] = consensus_distance(vectors)
-            if quality := self.evaluator.test(mean):
+        if average is not None and self._due(round, cadence.every):
+            metrics["consensus"] = consensus_distance(self.engine.model_blocks, self.engine.clients, self.group)
+            if quality := self.evaluator.test(average[None], together=True):
                 metrics["test_loss"], metrics["test_accuracy"] = float(quality.loss), float(quality.accuracy)
-        if due(cadence.clients) and (quality := self.evaluator.test(vectors)):
-            metrics["client_accuracy_mean"] = float(quality.accuracy.mean())
-            metrics["client_accuracy_worst"] = float(quality.accuracy.min())
-            metrics["client_accuracy_best"] = float(quality.accuracy.max())
-        if due(cadence.training) and (quality := self.evaluator.training(mean)):
-            metrics["train_loss"], metrics["train_accuracy"] = float(quality.loss), float(quality.accuracy)
-            if "test_accuracy" in metrics:
-                metrics["generalisation_gap"] = metrics["train_accuracy"] - metrics["test_accuracy"]
+        if self._due(round, cadence.clients) and len(self.prepared.training.dataset.test):
+            accuracy = self._client_accuracies()
+            metrics["client_accuracy_mean"] = float(accuracy.mean())
+            metrics["client_accuracy_worst"] = float(accuracy.min())
+            metrics["client_accuracy_best"] = float(accuracy.max())
+        if average is not None and self._due(round, cadence.training):
+            quality = self.evaluator.training(average[None], together=True)
+            if quality:
+                metrics["train_loss"], metrics["train_accuracy"] = float(quality.loss), float(quality.accuracy)
+                if "test_accuracy" in metrics:
+                    metrics["generalisation_gap"] = metrics["train_accuracy"] - metrics["test_accuracy"]
         return metrics
+
+    def _client_accuracies(self) -> Tensor:
+        """Every client's own accuracy on the test samples."""
+        own = [quality.accuracy for rows in self.engine.model_blocks() if (quality := self.evaluator.test(rows))]
+        return self.group.collect(torch.cat(own), self.engine.own, self.engine.clients)
 
     def _divergence(self, round: int, report: RoundReport) -> str:
         client = int(report.broken.nonzero()[0])
@@ -394,18 +542,32 @@ class _Simulation:
         advice = "a smaller lr" if self.experiment.clip else "a smaller lr, or clip (for example clip=10)"
         return f"diverged in round {round} at {who}: the loss is not finite any more. Try {advice}."
 
-    def _result(self, diverged: str | None) -> Run:
+    def _result(self, diverged: str | None, average: Tensor) -> Run:
         return Run(
             experiment=self.experiment,
-            metrics=pd.DataFrame(self.history),
-            timings=pd.DataFrame(self.timings),
-            vectors=self.engine.models().detach(),
+            vectors=self._vectors() if self.keep_vectors else average.new_empty((0, len(average))),
             partition=self.prepared.partition,
             folder=self.folder.path if self.folder else None,
             diverged=diverged,
+            _history=self.history,
+            _seconds=self.timings,
             _vector_model=self.model,
-            _average=self.engine.average().detach(),
+            _average=average,
         )
+
+    def _vectors(self) -> Tensor:
+        """All clients' model vectors, in the first worker."""
+        own = self.engine.models().detach()
+        if self.group.size == 1:
+            return own
+        if not self.group.first:
+            self.group.swap({0: own.contiguous()}, {})()
+            return own
+        everyone = own.new_empty((self.engine.clients, own.shape[1]))
+        everyone[: len(own)] = own
+        places = enumerate(self.engine.places[1:], start=1)
+        self.group.swap({}, {worker: everyone[place.start : place.stop] for worker, place in places})()
+        return everyone
 
 
 class Diverged(DivergenceError):
@@ -460,18 +622,28 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@contextmanager
-def terminate_as_interrupt() -> Iterator[None]:
-    """Treat SIGTERM (a scheduler's "time is up") like Ctrl-C while a run is going."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+class _StopSignals:
+    """Ctrl-C, and SIGTERM (a scheduler's "time is up"): the first stops a run after its round, the second at once."""
 
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
+    def __init__(self, say: Callable[[], None]) -> None:
+        self.asked = False
+        self._say = say
+        self._before: dict[int, Any] = {}
 
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    def __enter__(self) -> "_StopSignals":
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) is not signal.SIG_IGN:  # as in workers, for whom the first decides
+                    self._before[number] = signal.signal(number, self._ask)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _ask(self, *_: Any) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        with suppress(RuntimeError):  # it may have been in the middle of printing something else
+            self._say()

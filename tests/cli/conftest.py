@@ -152,7 +152,7 @@ class Spawned(NamedTuple):
 def spawn(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Spawned]]:
     """Start a command in a process of its own; `limit` is the largest file it may write, `pause` slows every round."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["gossamer.cli", "sklearn.datasets"])
+    context.set_forkserver_preload(["gossamer.cli", "pandas"])
     # The child must not run this program's main module again: it is pytest's.
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
     monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)

@@ -54,6 +54,18 @@ def test_digits_are_the_same_for_everyone(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("found", [True, False])
+def test_digits_are_those_of_scikit_learn(found, monkeypatch):
+    from sklearn.datasets import load_digits
+
+    if not found:  # another version may have the file in another place
+        monkeypatch.setattr(catalog, "find_spec", lambda name: None)
+    pixels, labels = load_digits(return_X_y=True)
+    table = catalog._packaged_digits()
+    assert table.dtype == np.uint8
+    assert np.array_equal(table, np.column_stack([pixels, labels]))
+
+
 def test_fewer_training_samples_are_some_of_the_same(tmp_path):
     full, few, more = (DATASETS.build({"name": "digits", **p}).load(tmp_path) for p in SOME)
     assert (len(few.train), len(more.train), len(few.test)) == (100, 200, 360)

@@ -65,7 +65,7 @@ def test_i15_messages_survive_the_wire_and_move_the_mean(n: int, seed: int, b: i
     assert isinstance(method, QDFedAvgM)
     for t in range(2):
         before = run.models().mean(0)
-        _, messages, _ = run._local_work(t, run.state)
+        messages = {name: rows.clone() for name, rows in run._local_work(t)[0].items()}
         for i in range(n):
             message = {name: rows[i] for name, rows in messages.items()}
             back = method.decode(method.encode(message))
@@ -130,7 +130,7 @@ def test_sparse_messages_survive_the_wire() -> None:
     run.round(0)
     method = run.training.method
     assert isinstance(method, DisPFL)
-    _, messages, _ = run._local_work(1, run.state)
+    messages, *_ = run._local_work(1)
     for i in range(4):
         message = {name: rows[i] for name, rows in messages.items()}
         back = method.decode(method.encode(message))

@@ -15,7 +15,7 @@ from gossamer import per_client
 from gossamer.engines import Stacked
 from gossamer.graphs import GRAPHS, Network
 from gossamer.methods import ECL, ECLISVR, GECL, KGT, OSGP, PDMM, SGP, DFedAvg, DScaffold, LocalGECL, OverlapSGP
-from gossamer.mixing import mix
+from gossamer.mixing import Mixer
 from problems import engine, play
 from quadratic import quadratic_engine
 
@@ -157,13 +157,13 @@ def test_push_sum_reaches_the_true_average_on_a_directed_graph(method: Any) -> N
 
 def test_plain_averaging_with_the_same_weights_is_biased_as_predicted() -> None:
     """Columns that sum to one keep the total, not agreement: x_i tends to n v_i times the mean, v = P v, Σ v = 1."""
-    network, x = unequal(), START
+    network, x = unequal(), START.clone()
     values, vectors = np.linalg.eig(network.matrix(0).toarray())
     perron = np.real(vectors[:, np.argmax(np.abs(values))])
     perron = perron / perron.sum()
     assert (perron > 0).all()
     for t in range(150):
-        x = mix(network, {"x": "average"}, {"x": x}, t)["x"]
+        x = Mixer(network).mix({"x": "average"}, {"x": x}, t)["x"]
     torch.testing.assert_close(x.sum(0), START.sum(0), rtol=0, atol=1e-10)
     torch.testing.assert_close(x, 5 * torch.from_numpy(perron)[:, None] * START.mean(0), rtol=0, atol=1e-8)
     off = (x - START.mean(0)).abs()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gossamer import Experiment
-from gossamer.engines import Isolated, Stacked
+from gossamer.engines import Isolated, Plan, Stacked
 from gossamer.errors import GossamerError
 from gossamer.graphs import GRAPHS
 from gossamer.methods import METHODS, LocalGECL
@@ -50,7 +50,7 @@ def training(spec: Any, dtype: str, graph: Any = None, sizes: list[int] | None =
 @pytest.mark.parametrize("spec", VARIANTS, ids=str)
 def test_stacked_and_isolated_agree(spec: Any, dtype: str) -> None:
     work = training(spec, dtype)
-    stacked, chunked, isolated = Stacked(work, CLIENTS), Stacked(work, 1), Isolated(work)
+    stacked, chunked, isolated = Stacked(work, Plan(CLIENTS)), Stacked(work, Plan(1)), Isolated(work)
     for t in range(3):
         stacked.round(t)
         chunked.round(t)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gossamer import Experiment, simulate
 from gossamer.data import Augmentation, Dataset, Samples, Scaling
-from gossamer.engines import Stacked
+from gossamer.engines.chunk import ChunkRunner
 from gossamer.errors import ExperimentError
 from gossamer.methods import METHODS
 from problems import Weights, engine, metropolis, play, samples, tiny_net
@@ -68,8 +68,8 @@ def test_dropout_is_keyed_and_leaves_the_global_stream_alone() -> None:
     torch.manual_seed(3)
     before = torch.get_rng_state()
     one = engine("dfedavg", "ring", data, chunk=3, model=with_dropout, local_steps=2)
-    assert one.chunk == 1
-    assert "dropout" in one.chunk_reason
+    assert one.plan.chunk == 1
+    assert "dropout" in one.plan.reason
     first = play(one)
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(4)
@@ -99,8 +99,8 @@ class Branching(nn.Module):
 
 def test_a_model_that_vmap_cannot_run_falls_back_to_one_client_at_a_time_and_says_why() -> None:
     run = engine("dfedavg", "ring", samples([4, 4, 4], 0), chunk=3, model=Branching, local_steps=1)
-    assert run.chunk == 1
-    assert "vmap" in run.chunk_reason
+    assert run.plan.chunk == 1
+    assert "vmap" in run.plan.reason
     assert torch.isfinite(play(run)).all()
 
 
@@ -112,7 +112,7 @@ def test_a_model_that_does_not_fit_the_samples_is_refused_before_the_first_round
 def test_no_local_steps_is_mixing_alone() -> None:
     run = engine("dfedavg", "ring", samples([4, 4, 4], 0), local_steps=0)
     x = torch.randn(3, run.training.model.size, dtype=torch.float64)
-    run.state = {"x": x}
+    run.state["x"] = x.clone()
     report = run.round(0)
     torch.testing.assert_close(run.models(), x.mean(0).repeat(3, 1))
     assert report.losses.isnan().all()
@@ -154,14 +154,14 @@ def test_an_interrupted_round_leaves_the_state_before_it_whole(monkeypatch: pyte
     run.round(0)
     before = {name: rows.clone() for name, rows in run.state.items()}
     calls: Iterator[int] = iter(range(100))
-    original: Any = Stacked._step
+    original: Any = ChunkRunner._step
 
-    def interrupt_second(self: Stacked, *arguments: Any) -> Any:
+    def interrupt_second(self: ChunkRunner, *arguments: Any) -> Any:
         if next(calls) == 1:
             raise KeyboardInterrupt
         return original(self, *arguments)
 
-    monkeypatch.setattr(Stacked, "_step", interrupt_second)
+    monkeypatch.setattr(ChunkRunner, "_step", interrupt_second)
     with pytest.raises(KeyboardInterrupt):
         run.round(1)
     assert all(torch.equal(run.state[name], rows) for name, rows in before.items())

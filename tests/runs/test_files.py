@@ -1,16 +1,28 @@
 """Writing that survives a full disk: whole or not at all."""
 
 import errno
+import itertools
 import os
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 import torch
+from safetensors import safe_open
 
 from gossamer.errors import RunFolderError
 from gossamer.runs import folder as folders
-from gossamer.runs.checkpoint import Checkpoint, Damaged, load_checkpoint, load_tensors, save_checkpoint, save_tensors
+from gossamer.runs.checkpoint import (
+    Damaged,
+    Part,
+    checkpoint_paths,
+    drop_old,
+    load_rows,
+    load_tensors,
+    read_parts,
+    save_part,
+    save_tensors,
+)
 from gossamer.runs.files import append_line, make_folder, replace_file, sync, write_text
 from gossamer.runs.folder import RunFolder, read_lines, to_json
 
@@ -95,65 +107,88 @@ def test_numbers_that_json_does_not_know() -> None:
     )
 
 
-def test_checkpoints_come_back_as_they_were(tmp_path: Path) -> None:
-    state = {
-        "x": torch.randn(3, 5),
-        "weight": torch.rand(3, dtype=torch.float64),
-        "count": torch.arange(3),
-        "none": torch.empty(3, 0),
-        "turned": torch.randn(5, 3).T,
-        "flag": torch.tensor([True, False, True]),
-    }
+STATE = {
+    "x": torch.randn(7, 5),
+    "weight": torch.rand(7, dtype=torch.float64),
+    "count": torch.arange(7),
+    "none": torch.empty(7, 0),
+    "turned": torch.randn(5, 7).T,
+    "flag": torch.tensor([True, False, True, True, True, False, False]),
+}
+
+
+def save(folder: Path, round: int, cuts: list[int], state: dict[str, torch.Tensor] = STATE) -> None:
+    """A checkpoint as some workers write it, each the clients between two cuts."""
+    for start, stop in itertools.pairwise(cuts):
+        rows = {name: value[start:stop] for name, value in state.items()}
+        save_part(folder, round, "digest", range(start, stop), cuts[-1], rows)
+    drop_old(folder)
+
+
+def load(folder: Path, own: range, total: int, like: dict[str, torch.Tensor]) -> tuple[Part, dict[str, torch.Tensor]]:
+    """What the worker that owns some clients reads of the newest checkpoint."""
+    rows = {name: torch.empty((len(own), *value.shape[1:]), dtype=value.dtype) for name, value in like.items()}
+    parts = read_parts(checkpoint_paths(folder)[0], total)
+    load_rows(parts, own, rows)
+    return parts[0], rows
+
+
+@pytest.mark.parametrize("written", [[0, 7], [0, 3, 7], [0, 1, 2, 7]])
+@pytest.mark.parametrize("read", [[0, 7], [0, 4, 7], [0, 2, 5, 7]])
+def test_checkpoints_come_back_whoever_wrote_them(
+    tmp_path: Path, written: list[int], read: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gossamer.runs.checkpoint.PIECE", 40)  # so that everything comes in pieces
     for round in (8, 9, 10):
-        path = save_checkpoint(tmp_path, Checkpoint(round, "digest", state))
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["round-000009.safetensors", "round-000010.safetensors"]
-    found = load_checkpoint(path, CPU)
-    assert (found.round, found.experiment) == (10, "digest")
-    assert found.state.keys() == state.keys()
-    for name, rows in state.items():
-        assert found.state[name].dtype == rows.dtype
-        assert torch.equal(found.state[name], rows)
+        save(tmp_path, round, written)
+    assert len(checkpoint_paths(tmp_path)) == 2
+    assert {path.name[:12] for path in tmp_path.iterdir()} == {"round-000009", "round-000010"}
+    for start, stop in itertools.pairwise(read):
+        part, rows = load(tmp_path, range(start, stop), 7, STATE)
+        assert (part.round, part.experiment) == (10, "digest")
+        for name, value in STATE.items():
+            assert rows[name].dtype == value.dtype
+            assert torch.equal(rows[name], value[start:stop])
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_checkpoint_that_lacks_a_worker_is_not_whole(tmp_path: Path, lost: int) -> None:
+    save(tmp_path, 5, [0, 3, 5, 7])
+    sorted(tmp_path.iterdir())[lost].unlink()
+    with pytest.raises(Damaged, match=f"the state of client {[0, 3, 5][lost]} is missing"):
+        read_parts(checkpoint_paths(tmp_path)[0], 7)
+
+
+def test_what_we_write_is_what_the_library_reads(tmp_path: Path) -> None:
+    save_tensors(tmp_path / "a.safetensors", STATE, {"round": "1"})
+    with safe_open(tmp_path / "a.safetensors", framework="pt") as file:
+        assert all(torch.equal(file.get_tensor(name), value) for name, value in STATE.items())
+        assert file.metadata()["round"] == "1"
 
 
 def test_any_flipped_byte_is_noticed(tmp_path: Path) -> None:
-    path = save_checkpoint(tmp_path, Checkpoint(3, "0123456789abcdef", {"x": torch.randn(2, 3)}))
+    state = {"x": torch.randn(2, 3)}
+    save(tmp_path, 3, [0, 2], state)
+    path = tmp_path / "round-000003.safetensors"
     whole = path.read_bytes()
     for place in range(len(whole)):
         damaged = bytearray(whole)
         damaged[place] ^= 0x01
         path.write_bytes(damaged)
         try:
-            found = load_checkpoint(path, CPU)
+            part, rows = load(tmp_path, range(2), 2, state)
         except Damaged:
             continue
         # Only padding may change unseen.
-        assert (found.round, found.experiment) == (3, "0123456789abcdef")
-        path.write_bytes(whole)
-        assert torch.equal(found.state["x"], load_checkpoint(path, CPU).state["x"])
+        assert (part.round, part.experiment) == (3, "digest")
+        assert torch.equal(rows["x"], state["x"])
 
 
 def test_files_that_are_no_checkpoints(tmp_path: Path) -> None:
     path = tmp_path / "round-000001.safetensors"
     save_tensors(path, {"x": torch.zeros(2)}, {"other": "thing"})
     with pytest.raises(Damaged, match="which round"):
-        load_checkpoint(path, CPU)
+        read_parts([path], 2)
     path.write_text("hello")
     with pytest.raises(Damaged, match="damaged"):
         load_tensors(path)
-
-
-def test_a_full_disk_under_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from safetensors import SafetensorError
-
-    from gossamer.runs import checkpoint
-
-    def fail(*_: object, **__: object) -> NoReturn:
-        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
-
-    save_checkpoint(tmp_path, Checkpoint(1, "d", {"x": torch.zeros(2)}))
-    monkeypatch.setattr(checkpoint, "save_file", fail)
-    with pytest.raises(
-        RunFolderError, match=r"round-000002\.safetensors: cannot be written: No space left on device\. "
-    ):
-        save_checkpoint(tmp_path, Checkpoint(2, "d", {"x": torch.zeros(2)}))
-    assert [p.name for p in tmp_path.iterdir()] == ["round-000001.safetensors"]

@@ -5,14 +5,15 @@ is keyed by (seed, client, round, epoch), so it does not depend on who else is t
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.data.samples import Dataset
-from gossamer.randomness import Purpose, generator
+from gossamer.data.samples import Dataset, Indices
+from gossamer.randomness import Draws, Purpose
 
 
 class Batch(NamedTuple):
@@ -22,6 +23,16 @@ class Batch(NamedTuple):
     targets: Tensor
     #: 1 / (number of the client's real samples) on real samples, 0 on padding: a weighted sum is the batch mean.
     weights: Tensor
+
+
+class Cut(NamedTuple):
+    """The local steps of some clients in one round: where in one long list of samples each step's batch lies."""
+
+    #: The samples in the order in which they are seen, client after client; sample 0 stands before them all.
+    samples: Indices
+    #: [steps, clients]: where the batch starts in `samples` and how long it is. A step not taken is 0 long, at 0.
+    starts: Indices
+    counts: Indices
 
 
 class Batches:
@@ -41,84 +52,134 @@ class Batches:
         self.batch_size = batch_size
         self.epochs, self.asked_steps = epochs, steps
         self.seed = seed
-        sizes = np.array([len(part) for part in parts], dtype=np.int64)
-        self.per_epoch = -(-sizes // batch_size)
+        self.sizes = np.array([len(part) for part in parts], dtype=np.int64)
+        self.per_epoch = -(-self.sizes // batch_size)
         if steps is None:
             self.steps = (epochs or 0) * self.per_epoch
         else:
             # Without samples there is no gradient, so there is no step either.
-            self.steps = np.where(sizes > 0, steps, 0).astype(np.int64)
+            self.steps = np.where(self.sizes > 0, steps, 0).astype(np.int64)
+
+    def work(self) -> Indices:
+        """How many samples each client processes in one round: what its local steps cost, next to the others'.
+
+        >>> Batches([np.arange(5), np.arange(2), np.arange(0)], 2, None, 4, seed=0).work()
+        array([7, 8, 0])
+        """
+        # All batches of an epoch but the last are full, so those of a last epoch that is not finished are.
+        whole, rest = np.divmod(self.steps, np.maximum(self.per_epoch, 1))
+        work: Indices = whole * self.sizes + rest * self.batch_size
+        return work
+
+    def cut(self, clients: Sequence[int], round: int) -> Cut:
+        """The local steps of these clients in one round.
+
+        Only the shuffles are made one by one, because each has its own key; where the batches lie is arithmetic.
+        """
+        chosen = np.asarray(clients, dtype=np.int64)
+        sizes, steps = self.sizes[chosen], self.steps[chosen]
+        per_epoch = np.maximum(self.per_epoch[chosen], 1)
+        epochs = -(-steps // per_epoch)
+        step = np.arange(steps.max(initial=0))[:, None]
+        taken = step < steps
+        epoch, place = np.divmod(step, per_epoch)
+        place *= self.batch_size
+        counts = np.where(taken, np.minimum(sizes - place, self.batch_size), 0)
+        ends = 1 + np.cumsum(epochs * sizes)
+        starts = np.where(taken, ends + (epoch - epochs) * sizes + place, 0)
+        return Cut(self._shuffled(chosen.tolist(), epochs.tolist(), round), starts, counts)
+
+    def _shuffled(self, clients: list[int], epochs: list[int], round: int) -> Indices:
+        """Sample 0, then each client's samples as often as it has epochs, shuffled anew in each."""
+        parts = [self.parts[client] for client, times in zip(clients, epochs, strict=True) for _ in range(times)]
+        samples = np.concatenate([np.zeros(1, dtype=np.int64), *parts], dtype=np.int64)
+        draws, end = Draws(self.seed, Purpose.BATCHES), 1
+        for client, times in zip(clients, epochs, strict=True):
+            size = len(self.parts[client])
+            for epoch in range(times):
+                start, end = end, end + size
+                draws.at(client, round, epoch).shuffle(samples[start:end])
+        return samples
 
     def indices(self, client: int, round: int) -> list[np.ndarray]:
         """The samples of each local step of one client."""
-        part, needed = self.parts[client], int(self.steps[client])
-        cut: list[np.ndarray] = []
-        epoch = 0
-        while len(cut) < needed:
-            order = generator(self.seed, Purpose.BATCHES, client, round, epoch).permutation(len(part))
-            cut += [part[order[i : i + self.batch_size]] for i in range(0, len(part), self.batch_size)]
-            epoch += 1
-        return cut[:needed]
+        samples, starts, counts = self.cut([client], round)
+        places = zip(starts[:, 0].tolist(), counts[:, 0].tolist(), strict=True)
+        return [samples[start : start + count] for start, count in places]
 
 
 class Gathered:
-    """All local steps of a chunk of clients in one round, ready to be taken one after the other."""
+    """All local steps of a chunk of clients in one round, ready to be taken one after the other.
+
+    With the memory format `torch.channels_last`, each client's images [samples, C, H, W] lie in memory that way.
+    """
 
     def __init__(
-        self, batches: Batches, dataset: Dataset, clients: Sequence[int], round: int, dtype: torch.dtype
+        self,
+        batches: Batches,
+        dataset: Dataset,
+        clients: Sequence[int],
+        round: int,
+        dtype: torch.dtype,
+        memory_format: torch.memory_format = torch.contiguous_format,
     ) -> None:
         self._dataset = dataset
         self._clients = clients
         self._round = round
-        self._seed = batches.seed
         self._dtype = dtype
-        cut = [batches.indices(client, round) for client in clients]
-        self.steps = max((len(c) for c in cut), default=0)
-        counts = np.array([[len(c[k]) if k < len(c) else 0 for c in cut] for k in range(self.steps)], dtype=np.int64)
-        counts = counts.reshape(self.steps, len(clients))
-        self._widths = counts.max(axis=1, initial=1).tolist() if self.steps else []
-        rows = np.zeros((self.steps, len(clients), max(self._widths, default=1)), dtype=np.int64)
-        for j, c in enumerate(cut):
-            for k, chosen in enumerate(c):
-                rows[k, j] = chosen[0]  # padding repeats a sample of the client's own, with weight zero
-                rows[k, j, : len(chosen)] = chosen
-        real = np.arange(rows.shape[2]) < counts[:, :, None]
-        device = dataset.train.inputs.device
+        self._channels_last = memory_format == torch.channels_last and dataset.train.inputs.ndim == 4
+        self._seed = batches.seed
+        samples, starts, counts = batches.cut(clients, round)
+        self.steps = len(counts)
         self._counts = counts
+        self._widths: list[int] = counts.max(axis=1, initial=1).tolist()
+        column = np.arange(max(self._widths, default=1))
+        real = column < counts[:, :, None]
+        rows = samples.take(starts[:, :, None] + column * real)  # padding repeats the first of the batch, or sample 0
+        device = dataset.train.inputs.device
         self._rows = torch.from_numpy(rows).to(device)
         self._weights = torch.from_numpy(real / np.maximum(counts, 1)[:, :, None]).to(device=device, dtype=dtype)
+        active = counts > 0
         #: [steps, clients]: whether the client takes the step; [steps]: whether all do.
-        self.active = torch.from_numpy(counts > 0).to(device)
-        self.everyone: list[bool] = [bool(row.all()) for row in counts > 0]
+        self.active = torch.from_numpy(active).to(device)
+        self.everyone: list[bool] = np.all(active, axis=1).tolist()
         #: [steps, clients]: the weight of a step in the client's training loss, the mean over its last local epoch.
-        before_last = np.array([batches.steps[client] - batches.per_epoch[client] for client in clients])
+        chosen = np.asarray(clients, dtype=np.int64)
+        before_last = batches.steps[chosen] - batches.per_epoch[chosen]
         seen = np.where(np.arange(self.steps)[:, None] >= before_last, counts, 0)
         self.shares = torch.from_numpy(seen / np.maximum(seen.sum(axis=0), 1)).to(device=device, dtype=dtype)
 
     def take(self, step: int) -> Batch:
         """The tensors of one step, augmented and scaled."""
-        width = self._widths[step]
-        rows = self._rows[step, :, :width]
+        clients, width = len(self._clients), self._widths[step]
+        rows = self._rows[step, :, :width].reshape(-1)
         train = self._dataset.train
-        inputs = train.inputs[rows]
+        # One selection of whole rows copies them as blocks; indexing by [clients, samples] goes number by number.
+        inputs, targets = train.inputs.index_select(0, rows), train.targets.index_select(0, rows)
         if self._dataset.augmentation is not None:
             inputs = self._augment(inputs, step)
+        inputs = self._dataset.scaling.apply(inputs, self._dtype)
+        if self._channels_last:
+            # Last, because scaling goes over channels, which are slow to reach once they lie side by side.
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
         return Batch(
-            self._dataset.scaling.apply(inputs, self._dtype), train.targets[rows], self._weights[step, :, :width]
+            inputs.view(clients, width, *inputs.shape[1:]),
+            targets.view(clients, width, *targets.shape[1:]),
+            self._weights[step, :, :width],
         )
+
+    @cached_property
+    def _draws(self) -> Draws:
+        return Draws(self._seed, Purpose.AUGMENTATION)
 
     def _augment(self, inputs: Tensor, step: int) -> Tensor:
         augmentation = self._dataset.augmentation
         assert augmentation is not None
-        # Drawn for the real samples only and padded after, so that a draw does not depend on the other clients.
-        draws = [
-            augmentation.draw(generator(self._seed, Purpose.AUGMENTATION, client, self._round, step), int(count))
-            for client, count in zip(self._clients, self._counts[step], strict=True)
-        ]
-        width = inputs.shape[1]
-        flips, rows, columns = (
-            torch.from_numpy(np.stack([np.pad(getattr(d, name), (0, width - len(d.flips))) for d in draws]))
-            for name in ("flips", "rows", "columns")
-        )
-        device = inputs.device
-        return augmentation.apply(inputs, flips.to(device), rows.to(device), columns.to(device))
+        flips = np.zeros((len(self._clients), self._widths[step]), dtype=np.bool_)
+        offsets = np.zeros((2, *flips.shape), dtype=np.int64)
+        # Drawn for the real samples only, so that a draw does not depend on the other clients. Padding stays at zero.
+        for j, (client, count) in enumerate(zip(self._clients, self._counts[step].tolist(), strict=True)):
+            draw = augmentation.draw(self._draws.at(client, self._round, step), count)
+            flips[j, :count], offsets[0, j, :count], offsets[1, j, :count] = draw.flips, draw.rows, draw.columns
+        rows, columns = torch.from_numpy(offsets).to(inputs.device).flatten(1)
+        return augmentation.apply(inputs, torch.from_numpy(flips).to(inputs.device).flatten(), rows, columns)

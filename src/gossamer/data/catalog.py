@@ -1,6 +1,7 @@
 """The data sets that come by name, and what else may stand in their place."""
 
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -152,13 +153,10 @@ class Digits:
     classes: ClassVar[int] = 10
 
     def load(self, directory: Path, progress: bool | None = None) -> Dataset:  # nothing to read there
-        # Imported here: it takes a second, and only this data set needs it.
-        from sklearn.datasets import load_digits
-
-        found = load_digits()
-        pixels = torch.from_numpy(found.images.astype(np.uint8)[:, None])
-        labels = torch.from_numpy(found.target.astype(np.int64))
-        tested = torch.from_numpy(_stratified(found.target, 360))
+        table = _packaged_digits()
+        pixels = torch.from_numpy(table[:, :-1].reshape(-1, *self.shape))
+        labels = torch.from_numpy(table[:, -1].astype(np.int64))
+        tested = torch.from_numpy(_stratified(table[:, -1], 360))
         kept = torch.ones(len(labels), dtype=torch.bool)
         kept[tested] = False
         return _shortened(
@@ -284,6 +282,21 @@ def as_dataset(thing: Any, directory: Path, progress: bool | None = None) -> Dat
             f"function that does; {what}."
         )
     return found
+
+
+def _packaged_digits() -> np.ndarray[Any, Any]:
+    """The digits that scikit-learn comes with: of each image 64 pixels from 0 to 16, then its label.
+
+    Read from its file where possible: the import of `sklearn.datasets` takes over a second.
+    """
+    package = find_spec("sklearn")
+    for folder in (package and package.submodule_search_locations) or ():
+        file = Path(folder, "datasets", "data", "digits.csv.gz")
+        if file.is_file():
+            return np.loadtxt(file, delimiter=",", dtype=np.uint8)
+    from sklearn.datasets import load_digits  # whatever way this version packages them
+
+    return np.column_stack(load_digits(return_X_y=True)).astype(np.uint8)
 
 
 def _load_idx(source: Source, directory: Path, scaling: Scaling, progress: bool | None) -> Dataset:

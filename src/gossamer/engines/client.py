@@ -68,24 +68,32 @@ def full_gradient(work: Training, client: int, x: Tensor) -> Tensor:
     return total
 
 
-def about_client(work: Training, client: int, index: int, opening: bool = False) -> About:
-    """What a client knows of a round and others may not: its steps, its place in the graph, its noise.
+def about_clients(work: Training, clients: np.ndarray, index: int, opening: bool = False) -> About:
+    """What each of these clients knows of a round and others may not: its steps, its place in the graph, its noise.
 
     The exchange before the first round (`opening`) has noise of its own, so that nothing is drawn twice.
     """
     step, x0 = index * gossip_steps(work.method), work.model.initial
+    # In the model's own precision: an integer tensor times η would be rounded to single.
+    facts = (work.batches.steps, work.network.hears(step), work.network.own_weights(step))
     about = {
-        # In the model's own precision: an integer tensor times η would be rounded to single.
-        "steps": x0.new_tensor(int(work.batches.steps[client])),
-        "degree": x0.new_tensor(int(work.network.hears(step)[client])),
-        "own_weight": x0.new_tensor(float(work.network.own_weights(step)[client])),
+        name: torch.from_numpy(fact[clients].astype(np.float64)).to(x0)
+        for name, fact in zip(("steps", "degree", "own_weight"), facts, strict=True)
     }
     if getattr(work.method, "draws", False):
-        noise = generator(work.seed, Purpose.METHOD, client, index, int(opening)).random(
-            work.model.size, dtype=np.float32
-        )
+        noise = np.stack([
+            generator(work.seed, Purpose.METHOD, int(client), index, int(opening)).random(
+                work.model.size, dtype=np.float32
+            )
+            for client in clients
+        ])  # fmt: skip
         about["noise"] = torch.from_numpy(noise).to(x0)
     return about
+
+
+def about_client(work: Training, client: int, index: int, opening: bool = False) -> About:
+    """The same for one client."""
+    return {name: rows[0] for name, rows in about_clients(work, np.array([client]), index, opening).items()}
 
 
 def this_round(work: Training, index: int, about: About) -> Round:

@@ -10,7 +10,6 @@ from math import isqrt
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
@@ -123,7 +122,7 @@ class Grid:
     def bind(self, clients: int, seed: int) -> Network:
         _at_least(2, clients, "grid")
         rows, columns = self._sides(clients)
-        graph = nx.grid_2d_graph(rows, columns)
+        graph = _networkx().grid_2d_graph(rows, columns)
         return _static("grid", _weigh(_adjacency(graph), self.weights), shape=(rows, columns))
 
     def _sides(self, clients: int) -> tuple[int, int]:
@@ -142,7 +141,7 @@ class Torus:
 
     def bind(self, clients: int, seed: int) -> Network:
         rows, columns = self._sides(clients)
-        graph = nx.grid_2d_graph(rows, columns, periodic=True)
+        graph = _networkx().grid_2d_graph(rows, columns, periodic=True)
         return _static("torus", uniform(_adjacency(graph)), shape=(rows, columns))
 
     def _sides(self, clients: int) -> tuple[int, int]:
@@ -181,7 +180,7 @@ class Star:
 
     def bind(self, clients: int, seed: int) -> Network:
         _at_least(2, clients, "star")
-        return _static("star", _weigh(_adjacency(nx.star_graph(clients - 1)), self.weights))
+        return _static("star", _weigh(_adjacency(_networkx().star_graph(clients - 1)), self.weights))
 
 
 @part
@@ -206,7 +205,7 @@ class ErdosRenyi:
     def bind(self, clients: int, seed: int) -> Network:
         _at_least(2, clients, "erdos-renyi")
         adjacency = _draw_connected(
-            lambda key: nx.fast_gnp_random_graph(clients, self.p, seed=key),
+            lambda key: _networkx().fast_gnp_random_graph(clients, self.p, seed=key),
             seed,
             f"graph 'erdos-renyi' with p = {self.p:g} on {clients} clients",
             f"p above ln(n)/n = {np.log(clients) / clients:.3g} usually is",
@@ -231,7 +230,8 @@ class KRegular:
         if self.k == 1 and clients > 2:
             raise GraphError(f"graph 'k-regular': with k = 1, {clients} clients fall into pairs; k = 2 would connect")
 
-        def draw(key: int) -> nx.Graph:
+        def draw(key: int) -> Any:
+            nx = _networkx()
             if 2 * self.k < clients:
                 return nx.random_regular_graph(self.k, clients, seed=key)
             # Drawing many links at random without a clash takes long; drawing those left out is quick.
@@ -509,7 +509,7 @@ def as_graph(thing: Any) -> Graph:
     """
     if hasattr(thing, "bind") and not isinstance(thing, type):
         return thing  # type: ignore[no-any-return]  # whether `bind` takes what it should shows when it is called
-    if isinstance(thing, nx.Graph):
+    if isinstance(thing, _networkx().Graph):
         nodes = range(len(thing)) if set(thing) == set(range(len(thing))) else list(thing)
         number = {node: i for i, node in enumerate(nodes)}
         return Edges(edges=[(number[a], number[b]) for a, b in thing.edges()], directed=thing.is_directed())
@@ -581,18 +581,25 @@ def _from_edges(
     return _static(name, _weigh(adjacency, weights or ("column" if directed else "metropolis")))
 
 
-def _draw_connected(draw: Callable[[int], nx.Graph], seed: int, what: str, hint: str) -> csr_array:
+def _networkx() -> Any:
+    """networkx, imported when a graph is made with it: that takes a sixth of a second, and most need nothing of it."""
+    import networkx
+
+    return networkx
+
+
+def _draw_connected(draw: Callable[[int], Any], seed: int, what: str, hint: str) -> csr_array:
     for attempt in range(TRIES):
         key = int(generator(seed, Purpose.GRAPH, step=attempt).integers(2**31))
         graph = draw(key)
-        if nx.is_connected(graph):
+        if _networkx().is_connected(graph):
             return _adjacency(graph)
     raise GraphError(f"{what} was not connected in any of {TRIES} draws; {hint}")
 
 
-def _adjacency(graph: nx.Graph) -> csr_array:
+def _adjacency(graph: Any) -> csr_array:
     """Of an undirected networkx graph, clients in sorted order of its nodes (a grid: row by row)."""
-    return csr_array(nx.to_scipy_sparse_array(graph, nodelist=sorted(graph), dtype=np.float64, weight=None))
+    return csr_array(_networkx().to_scipy_sparse_array(graph, nodelist=sorted(graph), dtype=np.float64, weight=None))
 
 
 def _undirected(clients: int, a: NDArray[np.int64], b: NDArray[np.int64]) -> csr_array:

@@ -1,5 +1,6 @@
 """What is measured of a round: how good the models are, how far they are apart."""
 
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
@@ -8,6 +9,7 @@ from torch.func import vmap
 
 from gossamer.data import Dataset, Samples
 from gossamer.models import Loss, VectorModel, sample_losses
+from gossamer.workers import ALONE, Group
 
 #: Samples evaluated at once: large enough for long matrix products, small enough for images in float32.
 EVALUATION_BATCH = 1000
@@ -23,34 +25,38 @@ class Quality(NamedTuple):
 class Evaluator:
     """Loss and accuracy of model vectors on the data set's own samples."""
 
-    def __init__(self, model: VectorModel, loss: Loss, dataset: Dataset, chunk: int) -> None:
+    def __init__(self, model: VectorModel, loss: Loss, dataset: Dataset, chunk: int, group: Group = ALONE) -> None:
         self._model = model
         self._loss = loss
         self._dataset = dataset
         self._chunk = chunk
+        self._group = group
 
-    def test(self, vectors: Tensor) -> Quality | None:
-        """Quality of each row on the test samples; None if there are none."""
-        return self._evaluate(vectors, self._dataset.test)
+    def test(self, vectors: Tensor, together: bool = False) -> Quality | None:
+        """Quality of each row on the test samples; None if there are none.
 
-    def training(self, vectors: Tensor) -> Quality | None:
+        Each worker asks about rows of its own, or, `together`, all ask about the same and share out the samples.
+        """
+        return self._quality(vectors, self._dataset.test, self._group if together else ALONE)
+
+    def training(self, vectors: Tensor, together: bool = False) -> Quality | None:
         """Quality of each row on all clients' training samples together."""
-        return self._evaluate(vectors, self._dataset.train)
+        return self._quality(vectors, self._dataset.train, self._group if together else ALONE)
 
-    def _evaluate(self, vectors: Tensor, samples: Samples) -> Quality | None:
+    def _quality(self, vectors: Tensor, samples: Samples, group: Group) -> Quality | None:
         if not len(samples):
             return None
         self._model.template.eval()
         sums = torch.zeros(2, len(vectors), dtype=torch.float64, device=vectors.device)
         with torch.no_grad():
-            for start in range(0, len(samples), EVALUATION_BATCH):
+            for start in range(group.rank * EVALUATION_BATCH, len(samples), group.size * EVALUATION_BATCH):
                 batch = slice(start, start + EVALUATION_BATCH)
                 inputs = self._dataset.scaling.apply(samples.inputs[batch], vectors.dtype)
                 targets = samples.targets[batch]
                 for first in range(0, len(vectors), self._chunk):
                     rows = slice(first, first + self._chunk)
                     sums[:, rows] += self._sums(vectors[rows], inputs, targets)
-        return Quality(*(sums / len(samples)))
+        return Quality(*(group.sum(sums) / len(samples)))
 
     def _sums(self, vectors: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """Summed loss and number of hits of each row: [2, rows]."""
@@ -68,11 +74,15 @@ class Evaluator:
         return rows.double()
 
 
-def consensus_distance(vectors: Tensor) -> float:
-    """How far the clients are apart: (1/n) Σ_i ‖x_i − x̄‖².
+def consensus_distance(blocks: Callable[[], Iterable[Tensor]], clients: int, group: Group = ALONE) -> float:
+    """How far the clients are apart: (1/n) Σ_i ‖x_i − x̄‖². Each worker gives its own rows, in blocks, twice.
 
-    >>> consensus_distance(torch.tensor([[0.0, 1.0], [2.0, 1.0]]))
+    >>> consensus_distance(lambda: [torch.tensor([[0.0, 1.0], [2.0, 1.0]])], clients=2)
     1.0
     """
-    mean = vectors.mean(0)
-    return float(torch.stack([(row - mean).double().square().sum() for row in vectors]).mean())
+    mean = group.sum(torch.stack([rows.sum(0) for rows in blocks()]).sum(0)) / clients
+    apart = mean.new_zeros(1, dtype=torch.float64)
+    for rows in blocks():
+        for row in rows:
+            apart += (row - mean).square_().sum(dtype=torch.float64)
+    return float(group.sum(apart)) / clients

@@ -1,5 +1,5 @@
 """What happens to messages on their way."""
 
-from gossamer.mixing.linear import Traffic, mix, operator_matrix
+from gossamer.mixing.linear import Mixer, Traffic, operator_matrix
 
-__all__ = ["Traffic", "mix", "operator_matrix"]
+__all__ = ["Mixer", "Traffic", "operator_matrix"]

@@ -1,6 +1,6 @@
 """Mixing: every client's messages, stacked as rows, times a sparse matrix taken from the graph."""
 
-import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,8 +10,12 @@ from torch import Tensor
 
 from gossamer.graphs import Network
 from gossamer.methods import Message, Method, Operator, mixes, travelling
+from gossamer.mixing.exchange import Exchange
+from gossamer.workers import ALONE, Group
 
 Losses = np.ndarray | None
+#: Plans kept for graphs that repeat: a static one has one for each operator.
+PLANS = 64
 
 
 def operator_matrix(network: Network, operator: Operator, step: int, losses: Losses = None) -> sparse.csr_array:
@@ -27,40 +31,54 @@ def operator_matrix(network: Network, operator: Operator, step: int, losses: Los
     return others
 
 
-def mix(
-    network: Network, operators: dict[str, Operator], messages: Message, step: int, losses: Losses = None
-) -> Message:
-    """What every client receives, by name: [clients, ...] in, [clients, ...] out."""
-    matrices: dict[Operator, Tensor] = {}
-    mixed = {}
-    for key, (name, operator) in mixes(operators, messages).items():
-        rows = messages[name]
-        if operator == "server":
-            called = network.participants(step)
-            mixed[key] = rows[torch.as_tensor(called, device=rows.device)].mean(0).expand_as(rows)
-            continue
-        if operator not in matrices:
-            matrix = operator_matrix(network, operator, step, losses)
-            matrices[operator] = as_torch(matrix, rows.dtype, rows.device)
-        flat = rows.reshape(rows.shape[0], -1)
-        mixed[key] = (matrices[operator] @ flat).view_as(rows)
-    return mixed
+class Mixer:
+    """Mixes the messages of a worker's own clients with those of all others.
 
+    `places` says which clients each worker owns; a worker's messages are the rows of its own ones, in order.
+    """
 
-def as_torch(matrix: sparse.csr_array, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The same sparse matrix for torch."""
-    with warnings.catch_warnings():
-        # torch calls its CSR layout "in beta state" once per process.
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-        return torch.sparse_csr_tensor(
-            torch.from_numpy(matrix.indptr.astype(np.int64)),
-            torch.from_numpy(matrix.indices.astype(np.int64)),
-            torch.from_numpy(matrix.data),
-            size=matrix.shape,
-            dtype=dtype,
-            check_invariants=False,
-            device=device,
-        )
+    def __init__(self, network: Network, places: Sequence[range] | None = None, group: Group = ALONE) -> None:
+        self._network = network
+        self._group = group
+        self._places = places or [range(network.clients)]
+        self._own = self._places[group.rank]
+        self._plans: dict[tuple[Operator, int], Exchange] = {}
+
+    def mix(self, operators: dict[str, Operator], messages: Message, step: int, losses: Losses = None) -> Message:
+        """What each own client receives, by name: [own clients, ...] in and out. What comes in may be overwritten."""
+        mixed = {}
+        pairs = mixes(operators, messages)
+        for number, (key, (name, operator)) in enumerate(pairs.items()):
+            rows = messages[name]
+            if operator == "server":
+                mixed[key] = self._mean(rows, step).expand_as(rows)
+                continue
+            # A message that is mixed in a second way as well must outlive the first.
+            needed_again = any(later == name for later, _ in list(pairs.values())[number + 1 :])
+            into = torch.empty_like(rows) if needed_again else rows
+            plan = self._plan(operator, step, losses)
+            plan.apply(self._group, rows.view(len(self._own), -1), into.view(len(self._own), -1))
+            mixed[key] = into
+        return mixed
+
+    def _mean(self, rows: Tensor, step: int) -> Tensor:
+        """The mean over the clients that the server called."""
+        called = self._network.participants(step)
+        assert called is not None
+        here = called[(called >= self._own.start) & (called < self._own.stop)] - self._own.start
+        total = rows[torch.as_tensor(here, device=rows.device)].sum(0)
+        return self._group.sum(total) / len(called)
+
+    def _plan(self, operator: Operator, step: int, losses: Losses) -> Exchange:
+        period = self._network.period
+        repeats = period is not None and period <= PLANS and not (self._network.by_loss and losses is not None)
+        key = (operator, step % period if period else 0)
+        if repeats and key in self._plans:
+            return self._plans[key]
+        plan = Exchange(operator_matrix(self._network, operator, step, losses), self._places, self._group.rank)
+        if repeats:
+            self._plans[key] = plan
+        return plan
 
 
 @dataclass

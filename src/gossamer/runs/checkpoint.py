@@ -1,14 +1,20 @@
-"""Checkpoints: every client's state after a round, in a safetensors file that can tell whether it is whole."""
+"""Checkpoints: every client's state after a round, in safetensors files that can tell whether they are whole.
+
+Each worker writes the rows of its own clients, and says in the file which they are. A checkpoint is whole when its
+files cover all clients, however many workers wrote them; it is read row by row, by however many there are then.
+"""
 
 import hashlib
+import json
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from gossamer.errors import RunFolderError
@@ -17,76 +23,203 @@ from gossamer.runs.files import replace_file
 KEEP = 2
 """Checkpoints kept: the newest, and the one before it in case the newest turns out damaged."""
 
+#: Rows are hashed and read in pieces of about so many bytes, so that a large file needs no second place in memory.
+PIECE = 64 << 20
+
+#: The names of safetensors for the types that a state may have.
+DTYPES = {
+    torch.float32: "F32", torch.float64: "F64", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
+
 
 class Damaged(RunFolderError):
     """A checkpoint that cannot be used, with the reason."""
 
 
-class Checkpoint(NamedTuple):
-    """The state of all clients after `round` rounds, of the experiment with this digest."""
+class Part(NamedTuple):
+    """One file of a checkpoint: the rows of some clients after `round` rounds, of the experiment with this digest."""
 
+    path: Path
     round: int
     experiment: str
-    state: dict[str, Tensor]
+    clients: range
 
 
-def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Write a checkpoint whole, then drop the ones that are no longer needed."""
-    path = folder / f"round-{checkpoint.round:06d}.safetensors"
-    tensors = {name: rows.detach().cpu().contiguous() for name, rows in checkpoint.state.items()}
-    save_tensors(path, tensors, {"round": str(checkpoint.round), "experiment": checkpoint.experiment})
-    for old in checkpoint_paths(folder)[KEEP:]:
-        old.unlink(missing_ok=True)
+def part_path(folder: Path, round: int, clients: range, total: int) -> Path:
+    """Where a worker writes its clients' rows."""
+    whole = len(clients) == total
+    who = "" if whole else f"-clients-{clients.start}-{clients.stop - 1}"
+    return folder / f"round-{round:06d}{who}.safetensors"
+
+
+def save_part(folder: Path, round: int, experiment: str, clients: range, total: int, state: dict[str, Tensor]) -> Path:
+    """Write the state of some clients."""
+    path = part_path(folder, round, clients, total)
+    about = {"round": str(round), "experiment": experiment, "clients": f"{clients.start}:{clients.stop}"}
+    save_tensors(path, state, about)
     return path
 
 
+def drop_round(folder: Path, round: int) -> None:
+    """Delete what an earlier try at a round has left, perhaps of another number of workers."""
+    for path in folder.glob(f"round-{round:06d}*.safetensors"):
+        path.unlink(missing_ok=True)
+
+
+def drop_old(folder: Path) -> None:
+    """Delete all but the newest checkpoints."""
+    for paths in checkpoint_paths(folder)[KEEP:]:
+        for path in paths:
+            path.unlink(missing_ok=True)
+
+
+def checkpoint_paths(folder: Path) -> list[list[Path]]:
+    """The files of each checkpoint in a folder, the newest checkpoint first."""
+    rounds: dict[str, list[Path]] = {}
+    for path in sorted(folder.glob("round-*.safetensors")):
+        rounds.setdefault(path.name[: len("round-000000")], []).append(path)
+    return [rounds[name] for name in sorted(rounds, reverse=True)]
+
+
+def read_parts(paths: list[Path], total: int) -> list[Part]:
+    """The files of one checkpoint, which must cover all clients once; else `Damaged`."""
+    parts = sorted((_read_head(path) for path in paths), key=lambda part: part.clients.start)
+    covered = 0
+    for part in parts:
+        if part.clients.start != covered:
+            break
+        covered = part.clients.stop
+    if covered != total:
+        raise Damaged(f"{paths[0]}: damaged: of its round, the state of client {covered} is missing")
+    return parts
+
+
+def load_rows(parts: list[Part], own: range, state: dict[str, Tensor]) -> None:
+    """Fill the rows of some clients from the files that hold them. Each file is checked against its digest first."""
+    for part in parts:
+        first, last = max(part.clients.start, own.start), min(part.clients.stop, own.stop)
+        if first >= last:
+            continue
+        with _opened(part.path) as file:
+            check_digest(part.path, file)
+            for name, rows in state.items():
+                stored = file.get_slice(name)
+                for start, stop in _pieces(first, last, rows[0].numel() * rows.element_size()):
+                    rows[start - own.start : stop - own.start] = stored[
+                        start - part.clients.start : stop - part.clients.start
+                    ].to(rows.device)
+
+
+def shapes_in(part: Part) -> dict[str, tuple[tuple[int, ...], str]]:
+    """The shape of one client's tensors in a file, and their types."""
+    with _opened(part.path) as file:
+        return {name: (tuple(file.get_slice(name).get_shape()[1:]), file.get_slice(name).get_dtype())
+                for name in file.keys()}  # noqa: SIM118  # not a mapping  # fmt: skip
+
+
 def save_tensors(path: Path, tensors: dict[str, Tensor], about: dict[str, str]) -> None:
-    """A safetensors file that carries the digest of its own contents."""
-    metadata = {**about, "digest": _digest(about, tensors)}
+    """A safetensors file that carries the digest of its own contents.
+
+    Written straight from the tensors: the library's own writer first makes a copy of everything in memory.
+    """
+    ready = {name: value.detach().contiguous() for name, value in sorted(tensors.items())}
+    header: dict[str, Any] = {"__metadata__": {**about, "digest": _digest(about, ready)}}
+    offset = 0
+    for name, value in ready.items():
+        size = value.numel() * value.element_size()
+        header[name] = {
+            "dtype": DTYPES[value.dtype],
+            "shape": list(value.shape),
+            "data_offsets": [offset, offset + size],
+        }
+        offset += size
+    head = json.dumps(header, separators=(",", ":")).encode()
+    head += b" " * (-len(head) % 8)
 
     def write(aside: Path) -> None:
-        try:
-            save_file(tensors, aside, metadata=metadata)
-            aside.chmod(0o644)  # the library makes files that only their owner may read
-        except SafetensorError as error:  # how the library reports a full disk: "... (os error 28)"
-            number = re.search(r"os error (\d+)", str(error))
-            raise OSError(int(number[1]), os.strerror(int(number[1]))) if number else OSError(0, str(error)) from error
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(len(head).to_bytes(8, "little") + head)
+            for value in ready.values():
+                for piece in _bytes_of(value):
+                    file.write(piece)
 
     replace_file(path, write)
 
 
-def load_checkpoint(path: Path, device: torch.device) -> Checkpoint:
-    """Read a checkpoint back; one that is not whole raises `Damaged`."""
-    about, tensors = load_tensors(path)
-    try:
-        round, experiment = int(about["round"]), about["experiment"]
-    except (KeyError, ValueError):
-        raise Damaged(f"{path}: damaged: it does not say which round it holds") from None
-    return Checkpoint(round, experiment, {name: value.to(device) for name, value in tensors.items()})
-
-
 def load_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     """The metadata and tensors of a file written by `save_tensors`, after checking its digest."""
+    with _opened(path) as file:
+        check_digest(path, file)
+        about = dict(file.metadata() or {})
+        about.pop("digest", None)
+        return about, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
+
+
+def check_digest(path: Path, file: Any) -> None:
+    """Refuse a file whose contents are not what was written."""
+    about = dict(file.metadata() or {})
+    said = about.pop("digest", None)
+    hasher = _hasher(about)
+    for name in sorted(file.keys()):
+        stored = file.get_slice(name)
+        shape = tuple(stored.get_shape())
+        whole = file.get_tensor(name) if not shape or not all(shape) else None
+        first = whole if whole is not None else stored[0:1]
+        hasher.update(f"{name} {first.dtype} {shape}".encode())
+        if whole is not None:
+            hasher.update(whole.reshape(-1).view(torch.uint8).numpy().data)
+            continue
+        for start, stop in _pieces(0, shape[0], first.numel() * first.element_size()):
+            hasher.update(stored[start:stop].contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    if said != hasher.hexdigest():
+        raise Damaged(f"{path}: damaged: its contents do not match its digest")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A safetensors file, with whatever is wrong with it said in our words."""
     try:
         with safe_open(path, framework="pt") as file:
-            about = dict(file.metadata() or {})
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
+            yield file
     except (SafetensorError, OSError) as error:
         raise Damaged(f"{path}: damaged: {error}") from None
-    if about.pop("digest", None) != _digest(about, tensors):
-        raise Damaged(f"{path}: damaged: its contents do not match its digest")
-    return about, tensors
 
 
-def checkpoint_paths(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, the newest first."""
-    return sorted(folder.glob("round-*.safetensors"), reverse=True)
+def _read_head(path: Path) -> Part:
+    with _opened(path) as file:
+        about = dict(file.metadata() or {})
+        try:
+            start, stop = re.fullmatch(r"(\d+):(\d+)", about["clients"]).groups()  # type: ignore[union-attr]
+            return Part(path, int(about["round"]), about["experiment"], range(int(start), int(stop)))
+        except (KeyError, ValueError, AttributeError):
+            raise Damaged(f"{path}: damaged: it does not say which round it holds, and of which clients") from None
 
 
 def _digest(about: dict[str, str], tensors: dict[str, Tensor]) -> str:
-    hasher = hashlib.blake2b(repr(sorted(about.items())).encode(), digest_size=16)
+    hasher = _hasher(about)
     for name in sorted(tensors):
         value = tensors[name]
         hasher.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        hasher.update(value.contiguous().view(-1).view(torch.uint8).numpy().data)
-    return hasher.hexdigest()
+        for piece in _bytes_of(value):
+            hasher.update(piece)
+    return str(hasher.hexdigest())
+
+
+def _hasher(about: dict[str, str]) -> Any:
+    return hashlib.blake2b(repr(sorted(about.items())).encode(), digest_size=16)
+
+
+def _bytes_of(value: Tensor) -> Iterator[memoryview]:
+    """A contiguous tensor's bytes, from whichever device, in pieces."""
+    flat = value.reshape(-1)
+    length = max(1, PIECE // value.element_size())
+    for start in range(0, flat.numel(), length):
+        yield flat[start : start + length].cpu().view(torch.uint8).numpy().data
+
+
+def _pieces(first: int, last: int, row: int) -> Iterator[tuple[int, int]]:
+    length = max(1, PIECE // max(1, row))
+    for start in range(first, last, length):
+        yield start, min(start + length, last)

@@ -4,8 +4,8 @@ experiment.toml     the experiment, every key spelled out
 environment.json    versions of what computed it
 partition.json      who held how many samples of which class
 metrics.jsonl       one line per round, appended as the run goes; the same bytes for the same experiment
-timings.jsonl       one line per round: seconds of local work, mixing, evaluation
-checkpoints/        the clients' state after some round, the newest two
+timings.jsonl       one line per round: seconds of local work, waiting for others, mixing, evaluation
+checkpoints/        the clients' state after some round, the newest two, each in one file per worker
 best.safetensors    the averaged model of the best round so far, by its parameters' names
 final.safetensors   the averaged model at the end; its presence says that the run is finished
 stopped.json        why the run ended before its last round, if it did
@@ -29,15 +29,21 @@ from torch import Tensor
 
 from gossamer.errors import RunFolderError
 from gossamer.runs.checkpoint import (
-    Checkpoint,
+    DTYPES,
     Damaged,
+    Part,
     checkpoint_paths,
-    load_checkpoint,
+    drop_old,
+    drop_round,
+    load_rows,
     load_tensors,
-    save_checkpoint,
+    read_parts,
+    save_part,
     save_tensors,
+    shapes_in,
 )
 from gossamer.runs.files import append_line, cannot_write, make_folder, sync, write_text
+from gossamer.workers import ALONE, Group
 
 EXPERIMENT = "experiment.toml"
 FINAL = "final.safetensors"
@@ -116,30 +122,65 @@ class RunFolder:
         append_line(self.metrics, to_json(metrics))
         append_line(self.timings, to_json(timings))
 
-    def save_state(self, round: int, digest: str, state: dict[str, Tensor]) -> None:
-        """Checkpoint the clients' state after `round` rounds."""
-        make_folder(self.checkpoints)
-        if self.metrics.exists():
-            sync(self.metrics)  # first: a checkpoint without the rounds before it could not be resumed from
-        save_checkpoint(self.checkpoints, Checkpoint(round, digest, state))
+    def save_state(
+        self, round: int, digest: str, state: dict[str, Tensor], own: range, clients: int, group: Group = ALONE
+    ) -> None:
+        """Checkpoint the clients' state after `round` rounds; every worker writes its own clients."""
+        if group.first:
+            make_folder(self.checkpoints)
+            drop_round(self.checkpoints, round)
+            if self.metrics.exists():
+                sync(self.metrics)  # first: a checkpoint without the rounds before it could not be resumed from
+        group.meet()
+        save_part(self.checkpoints, round, digest, own, clients, state)
+        group.meet()  # nobody drops an older one before everyone has written
+        if group.first:
+            drop_old(self.checkpoints)
 
-    def latest(self, digest: str, device: torch.device, say: Callable[[str], None]) -> Checkpoint | None:
-        """The newest checkpoint that is whole; a damaged one is reported and the one before it is used."""
-        paths = checkpoint_paths(self.checkpoints)
-        for path in paths:
+    def load_state(
+        self,
+        digest: str,
+        state: dict[str, Tensor],
+        own: range,
+        clients: int,
+        group: Group,
+        say: Callable[[str], None],
+    ) -> int:
+        """Fill the state of a worker's own clients from the newest checkpoint that is whole, and give its round.
+
+        A damaged one is reported and the one before it is used. Without any, the round is 0, and the state is to be
+        made anew.
+        """
+        checkpoints = checkpoint_paths(self.checkpoints)
+        for paths in checkpoints:
+            reason = ""
             try:
-                checkpoint = load_checkpoint(path, device)
+                parts = read_parts(paths, clients)
+                self._check(parts, digest, state, own, clients)
+                load_rows(parts, own, state)
             except Damaged as error:
-                say(f"{error}." + (" Going back to the checkpoint before it." if path != paths[-1] else ""))
-                continue
-            if checkpoint.experiment != digest:
+                reason = str(error)
+            if not group.any(bool(reason)):
+                return parts[0].round
+            reason = reason or f"{paths[0]}: another worker found it damaged"
+            say(f"{reason}." + (" Going back to the checkpoint before it." if paths != checkpoints[-1] else ""))
+        say(f"{self.path}: has no {'whole ' if checkpoints else ''}checkpoint: starting again from the beginning.")
+        return 0
+
+    def _check(self, parts: list[Part], digest: str, state: dict[str, Tensor], own: range, clients: int) -> None:
+        """Refuse a checkpoint of another experiment, or of other vectors: an own object or module may have changed."""
+        if any(part.experiment != digest for part in parts):
+            raise RunFolderError(
+                f"{parts[0].path}: is a checkpoint of another experiment than {self.path / EXPERIMENT}. "
+                "Was the file edited? Start a new run for a changed experiment."
+            )
+        expected = {name: (tuple(rows.shape[1:]), DTYPES[rows.dtype]) for name, rows in state.items()}
+        for part in parts:
+            if (found := shapes_in(part)) != expected:
                 raise RunFolderError(
-                    f"{path}: is a checkpoint of another experiment than {self.path / EXPERIMENT}. "
-                    "Was the file edited? Start a new run for a changed experiment."
+                    f"{self.path}: its checkpoint holds {_describe(found, clients)}, but the experiment has "
+                    f"{_describe(expected, clients)}. Has the model, the method or the data changed since?"
                 )
-            return checkpoint
-        say(f"{self.path}: has no {'whole ' if paths else ''}checkpoint: starting again from the beginning.")
-        return None
 
     def rewind(self, round: int) -> None:
         """Drop every line after `round`, a last line that a kill cut short, and the marks of an earlier end."""
@@ -183,6 +224,10 @@ def to_json(values: dict[str, Any]) -> str:
     """One line of JSON; numbers that are not finite become null, which every reader takes for "missing"."""
     clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
     return json.dumps(clean)
+
+
+def _describe(shapes: dict[str, tuple[tuple[int, ...], str]], clients: int) -> str:
+    return ", ".join(f"{name} {'x'.join(map(str, (clients, *shape)))}" for name, (shape, _) in sorted(shapes.items()))
 
 
 def environment() -> dict[str, Any]:

@@ -3,13 +3,14 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from gossamer.errors import RunFolderError
 from gossamer.experiment import read_toml
 from gossamer.runs.folder import EXPERIMENT, STOPPED, RunFolder, read_lines
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,8 +19,8 @@ class RunRecord:
 
     label: str
     experiment: dict[str, Any]
-    metrics: pd.DataFrame
-    timings: pd.DataFrame
+    metrics: "pd.DataFrame"
+    timings: "pd.DataFrame"
     #: Why it ended before its last round, if it did.
     stopped: str | None = None
 
@@ -29,8 +30,9 @@ class RunRecord:
 
     def last(self, key: str) -> float:
         """The newest value of a metric; NaN if it was never measured."""
-        known = self.metrics[key].dropna() if key in self.metrics else pd.Series(dtype=float)
-        return float(known.iloc[-1]) if len(known) else float("nan")
+        if key not in self.metrics or not len(known := self.metrics[key].dropna()):
+            return float("nan")
+        return float(known.iloc[-1])
 
     def best(self, key: str = "test_accuracy") -> float:
         """The highest value of a metric; NaN if it was never measured."""
@@ -44,6 +46,8 @@ class RunRecord:
 
 def read_run(path: Path, label: str | None = None) -> RunRecord:
     """The record of a run folder."""
+    import pandas as pd  # half a second that no run should wait for before its first round
+
     folder = RunFolder.open(path)
     experiment = read_toml(path / EXPERIMENT)
     if not isinstance(experiment.get("rounds"), int):

@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+from rich.control import Control
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.segment import ControlType
 from rich.text import Text
 
 from gossamer.errors import ExperimentError
@@ -26,7 +28,7 @@ class Closing(Observer, Protocol):
 class Quiet:
     """Shows nothing but what the user must know."""
 
-    def start(self, prepared: Prepared, chunk: str, done: int) -> None: ...
+    def start(self, prepared: Prepared, how: str, done: int) -> None: ...
 
     def round(self, metrics: Metrics, timings: Metrics) -> None: ...
 
@@ -44,10 +46,10 @@ class PlainLines(Quiet):
         self._verbose = verbose
         self._rounds = 0
 
-    def start(self, prepared: Prepared, chunk: str, done: int) -> None:
+    def start(self, prepared: Prepared, how: str, done: int) -> None:
         self._rounds = prepared.experiment.rounds
         if self._verbose:
-            _print_plain(f"{self._label}: {opening(prepared)}; clients run {chunk}")
+            _print_plain(f"{self._label}: {opening(prepared)}; clients run {how}")
         if done:
             _print_plain(f"{self._label}: going on after round {done}")
 
@@ -58,7 +60,7 @@ class PlainLines(Quiet):
 
 
 class LiveBar(Quiet):
-    """A live bar with round, accuracy, consensus and the time left."""
+    """A live bar with round, accuracy, consensus and the time left; a line in its place until there are rounds."""
 
     def __init__(self, label: str, verbose: bool) -> None:
         self._label = label
@@ -72,10 +74,13 @@ class LiveBar(Quiet):
             TimeRemainingColumn(compact=True, elapsed_when_finished=True),
             console=err,
         )
+        # Data may have to be read or downloaded first. The cursor goes back, so that a bar of that takes the line over.
+        err.print(f"[bold]{escape(label)}[/] preparing ...", end="\r", no_wrap=True, overflow="ellipsis")
 
-    def start(self, prepared: Prepared, chunk: str, done: int) -> None:
+    def start(self, prepared: Prepared, how: str, done: int) -> None:
+        erase_line()
         if self._verbose:
-            err.print(f"[dim]{opening(prepared)}; clients run {chunk}[/]", soft_wrap=True)
+            err.print(f"[dim]{opening(prepared)}; clients run {how}[/]", soft_wrap=True)
         rounds, label = prepared.experiment.rounds, escape(self._label)
         self._task = self._progress.add_task("", total=rounds, completed=done, label=label, text="starting")
         self._progress.start()
@@ -85,7 +90,14 @@ class LiveBar(Quiet):
             text = progress_text(metrics)
             self._progress.update(self._task, completed=metrics["round"], text=text, refresh=metrics["round"] == 1)
 
+    def say(self, message: str) -> None:
+        if self._task is None:
+            erase_line()
+        super().say(message)
+
     def close(self) -> None:
+        if self._task is None:
+            erase_line()
         self._progress.stop()
 
 
@@ -107,9 +119,9 @@ class Several:
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = observers
 
-    def start(self, prepared: Prepared, chunk: str, done: int) -> None:
+    def start(self, prepared: Prepared, how: str, done: int) -> None:
         for observer in self._observers:
-            observer.start(prepared, chunk, done)
+            observer.start(prepared, how, done)
 
     def round(self, metrics: Metrics, timings: Metrics) -> None:
         for observer in self._observers:
@@ -139,6 +151,7 @@ class Watching:
         self._current = Quiet()
 
     def __enter__(self) -> Self:
+        self._current = make_observer("all variants", self._quiet, self._verbose)  # are checked before the first runs
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -175,6 +188,11 @@ def tensorboard_observer(folder: Path) -> Closing:
                 self.writer.close()
 
     return Events()
+
+
+def erase_line() -> None:
+    """Empty the line that the cursor is on."""
+    err.control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2)))
 
 
 def _print_plain(line: str) -> None:

@@ -1,9 +1,8 @@
 """The tables that commands print."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 from rich import box
 from rich.markup import escape
 from rich.table import Table
@@ -14,10 +13,13 @@ from gossamer.parts import Catalog, parameters_of, summary_of
 from gossamer.runs.record import RunRecord
 from gossamer.terminal.console import number, percent, size
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 RESULTS = ("best", "last", "worst\nclient", "consensus", "sent per\nclient", "time")
 
 
-def results_table(table: pd.DataFrame, title: str, swept: str, seeds: int, wide: bool) -> Table:
+def results_table(table: "pd.DataFrame", title: str, swept: str, seeds: int, wide: bool) -> Table:
     """The comparison's table: mean ± spread over the seeds; the best variant stands out.
 
     A narrow terminal has no room for every column with its spread: what the others tell nearly as well is left out.
@@ -35,7 +37,7 @@ def results_table(table: pd.DataFrame, title: str, swept: str, seeds: int, wide:
     return shown
 
 
-def results_markdown(table: pd.DataFrame, swept: str, seeds: int) -> str:
+def results_markdown(table: "pd.DataFrame", swept: str, seeds: int) -> str:
     """The same table for a page."""
     titles = [swept, *(name.replace("\n", " ") for name in RESULTS)]
     lines = [f"| {' | '.join(titles)} |", "|---" + "|---:" * len(RESULTS) + "|"]
@@ -43,7 +45,7 @@ def results_markdown(table: pd.DataFrame, swept: str, seeds: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def result_cells(table: pd.DataFrame, seeds: int) -> dict[str, list[str]]:
+def result_cells(table: "pd.DataFrame", seeds: int) -> dict[str, list[str]]:
     """The cells of each variant's row."""
     rows = {}
     for label, row in table.iterrows():

@@ -1,0 +1,191 @@
+"""A chunk of clients through its round, up to the message: one client alone, or many at once under `vmap`.
+
+Either way it is the same functions of the same method on the same batches, so how a chunk is run changes the speed and
+nothing else. There are three ways to take a step:
+
+eager      as written, operation by operation
+traced     the operations of a step are recorded once and replayed: no tape, no `vmap` machinery, no Python of the model
+compiled   the recorded operations are fused by torch's compiler, where there is one
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import grad_and_value, vmap
+
+from gossamer.data import Batch, Gathered
+from gossamer.engines.client import About, Training, about_clients, take_step, this_round, with_tape
+from gossamer.methods import Local, Message, State
+from gossamer.randomness import Purpose, torch_seed
+
+if TYPE_CHECKING:
+    from gossamer.engines.recorded import Recorded
+
+How = Literal["eager", "traced", "compiled"]
+Step = Callable[[State, Local, Batch, About, Tensor], tuple[Local, Tensor]]
+
+#: A step of one shape is recorded when it comes for this time, and compiled when it comes for that time.
+TRACE_AT, COMPILE_AT = 3, 6
+#: Shapes that are recorded, and compiled. Batches at the end of an epoch come in many, most steps in one or two.
+MOST_TRACED, MOST_COMPILED = 16, 2
+
+
+class Plan(NamedTuple):
+    """How a worker runs its clients."""
+
+    #: Clients that run at once.
+    chunk: int = 1
+    step: How = "eager"
+    #: Images with their channels last, which convolutions on a CPU like better.
+    channels_last: bool = False
+    reason: str = ""
+
+    def to_json(self) -> str:
+        """The plan as text."""
+        return json.dumps(self._asdict())
+
+    @classmethod
+    def from_json(cls, text: str) -> "Plan":
+        """The plan that `to_json` wrote."""
+        said = json.loads(text)
+        if said["step"] not in get_args(How):
+            raise ValueError(f"no way to take a step: {said['step']!r}")
+        return cls(int(said["chunk"]), said["step"], bool(said["channels_last"]), str(said["reason"]))
+
+    def __str__(self) -> str:
+        layout = ", channels last" if self.channels_last else ""
+        reason = f" ({self.reason})" if self.reason else ""
+        return f"{self.chunk} at a time, {self.step} steps{layout}{reason}"
+
+
+class Outcome(NamedTuple):
+    """What a chunk of clients gives: rows of state, of messages, and their mean training losses."""
+
+    state: State
+    message: Message
+    losses: Tensor
+
+
+class ChunkRunner:
+    """Runs chunks of clients as a plan says."""
+
+    def __init__(self, training: Training, plan: Plan) -> None:
+        self.training = training
+        self.plan = plan
+        self.trouble: str | None = None
+        """Why steps are not run as the plan says, if they are not."""
+        self._model = training.model
+        self._seen: Counter[tuple[Any, ...]] = Counter()
+        self._recorded: dict[tuple[Any, ...], Recorded] = {}
+        self._ready: dict[tuple[Any, ...], Recorded] = {}  # those that will not get any faster
+        self._compiled = 0
+
+    def run(self, state: State, clients: np.ndarray, index: int, most: int | None = None) -> Outcome:
+        """These clients' round up to their messages; `most` cuts it short after so many steps, for a trial."""
+        work, method = self.training, self.training.method
+        dtype, device = self._model.initial.dtype, self._model.initial.device
+        layout = torch.channels_last if self.plan.channels_last else torch.contiguous_format
+        gathered = Gathered(work.batches, work.dataset, clients.tolist(), index, dtype, memory_format=layout)
+        about = about_clients(work, clients, index)
+        alone = len(clients) == 1
+        each = _alone if alone else vmap
+        if alone:
+            state, about = _only(state), _only(about)
+        local = each(lambda s, a: method.begin(s, this_round(work, index, a)))(state, about)
+        lr = torch.tensor(this_round(work, index, about).lr, dtype=dtype, device=device)
+        total = torch.zeros(len(clients), dtype=dtype, device=device)
+        for k in range(gathered.steps if most is None else min(most, gathered.steps)):
+            if self._model.draws_randomness:  # such a model runs one client at a time
+                torch.manual_seed(torch_seed(work.seed, Purpose.DROPOUT, int(clients[0]), index, k))
+            batch, active = gathered.take(k), gathered.active[k]
+            if alone:
+                batch = Batch(*(tensor[0] for tensor in batch))
+            taken, loss = self._step(index, alone, state, local, batch, about, lr)
+            if not gathered.everyone[k]:  # a client that has done its steps keeps what it has
+                taken = {name: torch.where(_like(active, new), new, local[name]) for name, new in taken.items()}
+                loss = torch.where(active, loss, 0.0)
+            local = taken
+            total += loss * gathered.shares[k]
+        after, message = each(lambda s, y, a: method.finish(s, y, this_round(work, index, a)))(state, local, about)
+        if alone:
+            after, message = _one_row(after), _one_row(message)
+        return Outcome(after, message, torch.where(about["steps"] > 0, total, torch.nan))
+
+    def _step(
+        self, index: int, alone: bool, state: State, local: Local, batch: Batch, about: About, lr: Tensor
+    ) -> tuple[Local, Tensor]:
+        """One local step, by the fastest way that is ready for its shape."""
+        shape = (batch.inputs.shape, *local)
+        if shape in self._ready:
+            return self._ready[shape](state, local, batch, about, lr)
+        if self.plan.step == "eager" or self.trouble or self._model.draws_randomness:
+            return self._eagerly(index, alone)(state, local, batch, about, lr)
+        self._seen[shape] += 1
+        if self._seen[shape] == TRACE_AT and len(self._recorded) < MOST_TRACED:
+            self._record(shape, index, alone, (state, local, batch, about, lr))
+        if self._seen[shape] == COMPILE_AT and shape in self._recorded and self._compiled < MOST_COMPILED:
+            self._compile(shape)
+        step = self._recorded.get(shape) or self._eagerly(index, alone)
+        return step(state, local, batch, about, lr)
+
+    def _eagerly(self, index: int, alone: bool) -> Step:
+        """A step as written: by the ordinary tape for one client, which costs less where nothing is vectorised."""
+        return self._as_step(index, alone, with_tape if alone else grad_and_value, plain_rate=True)
+
+    def _as_step(self, index: int, alone: bool, differentiate: Any = grad_and_value, plain_rate: bool = False) -> Step:
+        def one(state: State, local: Local, batch: Batch, about: About, lr: Tensor) -> tuple[Local, Tensor]:
+            round = this_round(self.training, index, about)
+            if not plain_rate:  # a number would be recorded for good, but it changes from round to round
+                round = round._replace(lr=lr)  # type: ignore[arg-type]
+            return take_step(self.training, differentiate, state, local, batch, round)
+
+        return one if alone else vmap(one, in_dims=(0, 0, 0, 0, None))
+
+    def _record(self, shape: tuple[Any, ...], index: int, alone: bool, example: tuple[Any, ...]) -> None:
+        from gossamer.engines.recorded import Recorded  # torch's tracer takes a while to import
+
+        try:
+            now, later = (Recorded(self._as_step(at, alone), example) for at in (index, index + 1))
+            if not now.same_as(later):
+                raise ValueError("it depends on the number of the round")
+        except Exception as error:  # whatever a user's own model or method may raise
+            self.trouble = f"a step cannot be recorded: {gist(error)}"
+            return
+        self._recorded[shape] = now
+        if self.plan.step == "traced":
+            self._ready[shape] = now
+
+    def _compile(self, shape: tuple[Any, ...]) -> None:
+        self._compiled += 1
+        try:
+            self._recorded[shape].compile()
+        except Exception as error:  # no compiler, or one that does not know some operation
+            self.trouble = f"a step cannot be compiled, and is replayed as recorded: {gist(error)}"
+        self._ready[shape] = self._recorded[shape]
+
+
+def _alone(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
+
+
+def _only(rows: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The one row of each."""
+    return {name: value[0] for name, value in rows.items()}
+
+
+def _one_row(values: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.unsqueeze(0) for name, value in values.items()}
+
+
+def _like(active: Tensor, value: Tensor) -> Tensor:
+    return active.view(-1, *[1] * (value.dim() - 1))
+
+
+def gist(error: Exception) -> str:
+    """An error in one line."""
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"

@@ -1,0 +1,184 @@
+"""Where the states and messages of a worker's clients live, so that they take the memory of one state, or of two.
+
+A message takes the place of a part of the state that nobody reads any more once it is sent: DFedAvg's new model is
+mixed where the old one was. With two buffers the state before a round stays whole until the next one; a large state
+has one only, and a round that is interrupted is computed again from the last checkpoint.
+"""
+
+import ctypes
+import mmap
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gossamer.errors import GossamerError
+from gossamer.methods import Message, Method, Round, State, mixes
+
+#: Bytes of a worker's state up to which a second copy of it is kept.
+SMALL_STATE = 128 << 20
+
+
+class OutOfMemory(GossamerError):
+    """There is not enough memory, and a message that says what would do."""
+
+
+class Buffers:
+    """The state of some clients, as rows, and the messages they send."""
+
+    def __init__(self, initial: State, clients: int, spill: Path | None = None) -> None:
+        size = clients * sum(value.numel() * value.element_size() for value in initial.values())
+        self.double = size <= SMALL_STATE and spill is None
+        if spill is None and next(iter(initial.values())).device.type == "cpu" and size > (free := free_memory()):
+            raise OutOfMemory(
+                f"out of memory: the state of {clients} clients takes {size / 2**30:.1f} GiB, but only "
+                f"{free / 2**30:.1f} GiB are free. --spill FOLDER keeps it in a file there instead."
+            )
+        self._spill = spill
+        self._initial = initial
+        self.front: State = {name: self._room(value, clients) for name, value in initial.items()}
+        self.reset()
+        self.back: State = {name: torch.empty_like(rows) for name, rows in self.front.items()} if self.double else {}
+        self._clients = clients
+        self._messages: dict[str, Tensor] = {}
+        self._extra: dict[str, Tensor] = {}
+
+    def reset(self) -> None:
+        """Everyone starts from the same point."""
+        for name, value in self._initial.items():
+            self.front[name][:] = value
+
+    def begin(self) -> None:
+        """A round starts: what is written goes to `back`, which is another place than `front` if there are two."""
+        self._messages = {}
+        if not self.double:
+            self.back = self.front
+
+    def carry_over(self, rows: Tensor) -> None:
+        """Clients that do not work in this round keep what they have."""
+        if self.double:
+            for name, value in self.front.items():
+                self.back[name][rows] = value[rows]
+
+    def keep(self, rows: Any, state: State, message: Message, aliases: dict[str, str]) -> None:
+        """Write down what some clients keep, and what they send."""
+        taken = set(aliases.values())
+        self.write(self.back, rows, {name: value for name, value in state.items() if name not in taken})
+        for name, value in message.items():
+            if name not in self._messages:
+                self._messages[name] = self.back[aliases[name]] if name in aliases else self._place(name, value)
+            self._messages[name][rows] = value
+
+    def messages(self) -> Message:
+        """What the clients send, as rows."""
+        return dict(self._messages)
+
+    def write(self, place: State, rows: Any, values: State) -> None:
+        """Put rows in their place, unless they are there already."""
+        for name, value in values.items():
+            target = place[name]
+            if isinstance(rows, slice) and value.data_ptr() == target[rows].data_ptr():
+                continue
+            target[rows] = value
+
+    def turn(self) -> None:
+        """The round is over: what was written is the state."""
+        if self.double:
+            self.front, self.back = self.back, self.front
+
+    def undo(self) -> None:
+        """Go back to the state before the last round."""
+        if not self.double:
+            raise RuntimeError("the state before the round was not kept")
+        self.front, self.back = self.back, self.front
+
+    def fitting(self, message: Message, unread: Sequence[str]) -> dict[str, str]:
+        """For each message that can lie in an unread part of the state: which."""
+        free = list(unread)
+        aliases = {}
+        for name, value in message.items():
+            for part in free:
+                rows = self.front[part]
+                if rows.shape[1:] == value.shape[1:] and rows.dtype == value.dtype:
+                    aliases[name] = part
+                    free.remove(part)
+                    break
+        return aliases
+
+    def _place(self, name: str, value: Tensor) -> Tensor:
+        """Rows for a message that fits nowhere else. Kept for the next round; clients that send nothing send zeros."""
+        if name not in self._extra or self._extra[name].shape[1:] != value.shape[1:]:
+            self._extra[name] = self._room(value[0], self._clients)
+        return self._extra[name].zero_()
+
+    def _room(self, like: Tensor, clients: int) -> Tensor:
+        shape = (clients, *like.shape)
+        if self._spill is None:
+            return torch.empty(shape, dtype=like.dtype, device=like.device)
+        return spilled(self._spill, shape, like.dtype)
+
+
+def spilled(folder: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """A tensor in a file that has no name: it is gone when the process ends, however it ends."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        size = max(1, torch.Size(shape).numel() * dtype.itemsize)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.truncate(size)
+            memory = mmap.mmap(file.fileno(), size)
+    except OSError as error:
+        raise GossamerError(f"--spill {folder}: cannot be written: {error.strerror or error}") from error
+    return torch.frombuffer(memory, dtype=dtype, count=torch.Size(shape).numel()).view(shape)
+
+
+def unread_by_receive(method: Method, state: State, message: Message, round: Round) -> list[str]:
+    """The parts of one client's state that the method's `receive` never looks at, found by watching it."""
+    watched = _Watched(state)
+    mixed = {key: message[name] for key, (name, _) in mixes(method.sends, message).items()}
+    method.receive(watched, mixed, round)  # type: ignore[arg-type]  # reads like a dictionary
+    return [name for name in state if name not in watched.read]
+
+
+class _Watched(Mapping[str, Tensor]):
+    """A state that remembers which of its parts were read."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: str) -> Tensor:
+        self.read.add(name)
+        return self._state[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._state)
+
+    def __len__(self) -> int:
+        return len(self._state)
+
+
+def keep_freed_memory() -> None:
+    """Let this process keep the memory it frees, up to half a gigabyte.
+
+    A step frees vectors of a megabyte and asks for the like of them at once. Where the C library hands these back to
+    the system in between, it costs a tenth of a step to fetch them again, page by page.
+    """
+    trim_threshold, mmap_threshold = -1, -3
+    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
+        library.mallopt(mmap_threshold, 32 << 20)
+        library.mallopt(trim_threshold, 512 << 20)
+
+
+def free_memory() -> int:
+    """Bytes that can be used without swapping; a great many where the system does not tell."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 1 << 62

@@ -1,0 +1,140 @@
+"""Mixing when each worker holds the rows of its own clients: which rows cross, and how.
+
+A worker needs the messages of every client that its own ones hear. What its neighbours owe it is, per pair of workers,
+either those messages themselves or, where fewer numbers cross that way (many send to few, as to the hub of a star), the
+partial sums already weighted for each receiver. Nothing crosses between workers whose clients do not talk.
+"""
+
+import warnings
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor
+
+from gossamer.workers import Group
+
+#: Bytes of a block of columns: small enough for a core's cache, so that a row is fetched from memory once.
+CACHE_BLOCK = 2 << 20
+#: Bytes that cross at once: large enough that the way there does not matter, small enough to hold beside the state.
+CROSSING_BLOCK = 64 << 20
+
+
+class Give(NamedTuple):
+    """What a worker sends to another one: some of its own rows, or sums of them."""
+
+    worker: int
+    number: int
+    rows: np.ndarray | None = None
+    sums: sparse.csr_array | None = None
+
+
+class Exchange:
+    """One matrix applied to rows that are spread over workers."""
+
+    def __init__(self, matrix: sparse.csr_array, places: Sequence[range], rank: int) -> None:
+        own = places[rank]
+        mine = matrix[own.start : own.stop]
+        #: Rows that come from each other worker, in the order of the workers.
+        self.takes: dict[int, int] = {}
+        self.gives: list[Give] = []
+        columns = []
+        for worker, place in enumerate(places):
+            if worker == rank:
+                self.before = sum(self.takes.values())
+                columns.append(mine[:, place.start : place.stop])
+                continue
+            wanted = mine[:, place.start : place.stop]
+            senders, receivers = _crossing(wanted)
+            if len(senders):
+                as_rows = len(senders) <= len(receivers)
+                self.takes[worker] = len(senders) if as_rows else len(receivers)
+                columns.append(wanted[:, senders] if as_rows else _put(receivers, len(own)))
+            owed = matrix[place.start : place.stop, own.start : own.stop]
+            senders, receivers = _crossing(owed)
+            if len(senders):
+                if len(senders) <= len(receivers):
+                    self.gives.append(Give(worker, len(senders), rows=senders))
+                else:
+                    self.gives.append(Give(worker, len(receivers), sums=sparse.csr_array(owed[receivers])))
+        # In the order of the clients, so that a sum is taken in the same order whatever the number of workers.
+        self.matrix = sparse.csr_array(sparse.hstack(columns, format="csr"))
+        self.matrix.sort_indices()
+
+    def apply(self, group: Group, rows: Tensor, into: Tensor) -> None:
+        """Mix `rows` [own clients, numbers] into `into`, which may be the same tensor."""
+        if not rows.shape[1]:
+            return
+        arriving, size = sum(self.takes.values()), rows.element_size()
+        crossing = max([arriving, *(give.number for give in self.gives)])
+        wide = max(1, CROSSING_BLOCK // (crossing * size)) if crossing else rows.shape[1]
+        narrow = max(64, CACHE_BLOCK // (self.matrix.shape[1] * size))
+        product = Product(self.matrix, rows)
+        partial = {give.worker: Product(give.sums, rows) for give in self.gives if give.sums is not None}
+        for start in range(0, rows.shape[1], wide):
+            block = rows[:, start : start + wide]
+            width = block.shape[1]
+            parcels = {
+                give.worker: block[torch.as_tensor(give.rows, device=rows.device)]
+                if give.rows is not None
+                else partial[give.worker](block.contiguous())
+                for give in self.gives
+            }
+            foreign = rows.new_empty((arriving, width))
+            shelves, first = {}, 0
+            for worker, count in self.takes.items():
+                shelves[worker] = foreign[first : first + count]
+                first += count
+            group.swap(parcels, shelves)()
+            for left in range(0, width, narrow):
+                right = min(left + narrow, width)
+                near, far = block[:, left:right], foreign[:, left:right]
+                together = torch.cat([far[: self.before], near, far[self.before :]]) if arriving else near.contiguous()
+                into[:, start + left : start + right] = product(together)
+
+
+class Product:
+    """A sparse matrix times dense rows, by the library that does it best where the rows are."""
+
+    def __init__(self, matrix: sparse.csr_array, like: Tensor) -> None:
+        self._on_cpu = like.device.type == "cpu"
+        if self._on_cpu:  # several times faster than torch's own sparse product there
+            self._matrix = sparse.csr_array(matrix, dtype=str(like.dtype).removeprefix("torch."))
+        else:
+            self._tensor = as_torch(matrix, like.dtype, like.device)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        if self._on_cpu:
+            return torch.from_numpy(self._matrix @ rows.numpy())
+        return self._tensor @ rows
+
+
+def _crossing(block: sparse.csr_array) -> tuple[np.ndarray, np.ndarray]:
+    """The columns and the rows of a block that are not empty: who sends, who receives."""
+    entries = block.tocoo()
+    row, column = entries.coords
+    return np.unique(column), np.unique(row)
+
+
+def _put(receivers: np.ndarray, clients: int) -> sparse.csr_array:
+    """The matrix that adds partial sums to the clients they are for."""
+    ones = np.ones(len(receivers))
+    return sparse.csr_array((ones, (receivers, np.arange(len(receivers)))), shape=(clients, len(receivers)))
+
+
+def as_torch(matrix: sparse.csr_array, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The same sparse matrix for torch."""
+    with warnings.catch_warnings():
+        # torch calls its CSR layout "in beta state" once per process.
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+        return torch.sparse_csr_tensor(
+            torch.from_numpy(matrix.indptr.astype(np.int64)),
+            torch.from_numpy(matrix.indices.astype(np.int64)),
+            torch.from_numpy(matrix.data),
+            size=matrix.shape,
+            dtype=dtype,
+            check_invariants=False,
+            device=device,
+        )

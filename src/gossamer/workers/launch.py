@@ -1,0 +1,197 @@
+"""How a run gets its workers: forked from this process on one machine, or started from outside by `torchrun`.
+
+Forked workers share everything that was prepared before the fork (samples, graph, compiled steps) without a copy, and
+need nothing of it to be sent: an experiment may hold any Python object.
+"""
+
+import ctypes
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess
+from typing import Any, TypeVar
+
+import torch
+
+from gossamer.errors import GossamerError
+from gossamer.workers.group import ALONE, Distributed, Group, WorkerLost
+
+Result = TypeVar("Result")
+
+
+def usable_cores() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def can_fork() -> bool:
+    """Whether workers can be forked: on Linux (elsewhere a fork of a process that has used torch may hang), and not
+    from a process that is itself a worker of somebody else's pool."""
+    return sys.platform == "linux" and not multiprocessing.current_process().daemon
+
+
+def launched_from_outside() -> bool:
+    """Whether a launcher such as `torchrun` has started this process as one of several."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ
+
+
+def restarted() -> bool:
+    """Whether `torchrun` has started this process again after a worker died."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def as_group(workers: int, device: torch.device, work: Callable[[Group], Result]) -> Result:
+    """Run `work` in every worker; give what it returns in this one."""
+    if launched_from_outside():
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        group = Distributed(rank, size, device, init_method="env://")
+        try:
+            return work(group)
+        finally:
+            with suppress(RuntimeError):
+                group.close()
+    if workers == 1:
+        return work(ALONE)
+    return _Forked(workers, device).run(work)
+
+
+class _Forked:
+    """This process and the workers it forked."""
+
+    def __init__(self, workers: int, device: torch.device) -> None:
+        self.workers = workers
+        self.device = device
+        self.children: list[ForkProcess] = []
+        self.last_words: list[Connection] = []
+
+    def run(self, work: Callable[[Group], Result]) -> Result:
+        with tempfile.TemporaryDirectory(prefix="gossamer-") as folder, _on_loopback():
+            meeting = f"file://{folder}/meeting"
+            context = multiprocessing.get_context("fork")
+            sys.stdout.flush()
+            sys.stderr.flush()  # or what is still in the buffers would be printed once by every worker
+            try:
+                with self._watched():
+                    for rank in range(1, self.workers):
+                        hears, says = context.Pipe(duplex=False)
+                        child = context.Process(
+                            target=self._be_worker, args=(rank, meeting, work, says, os.getpid()), daemon=True
+                        )
+                        with warnings.catch_warnings():
+                            # Python 3.12 warns of forks beside threads; the workers touch nothing the threads hold.
+                            warnings.simplefilter("ignore", DeprecationWarning)
+                            child.start()
+                        says.close()
+                        self.children.append(child)
+                        self.last_words.append(hears)
+                    group = Distributed(0, self.workers, self.device, init_method=meeting)
+                    try:
+                        result = work(group)
+                    finally:
+                        with suppress(RuntimeError):
+                            group.close()
+            except WorkerLost as error:
+                raise self._why() or error from None
+            finally:
+                self._end()
+            return result
+
+    def _be_worker(self, rank: int, meeting: str, work: Callable[[Group], Any], says: Connection, parent: int) -> None:
+        """The life of a forked worker; the process ends with it."""
+        _die_with(parent)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first worker hears it too, and decides for all
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        torch.set_num_threads(1)
+        try:
+            group = Distributed(rank, self.workers, self.device, init_method=meeting)
+            work(group)
+            group.close()
+        except WorkerLost:  # whoever went first has the reason
+            raise SystemExit(1) from None
+        except BaseException as error:
+            kind = "" if isinstance(error, GossamerError) else f"{type(error).__name__}: "
+            trace = "" if isinstance(error, GossamerError | MemoryError) else traceback.format_exc()
+            with suppress(OSError):
+                says.send_bytes(json.dumps([f"{kind}{error}", trace]).encode())
+            raise SystemExit(1) from None
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Notice at once when a worker dies, also in the middle of a long round."""
+        if threading.current_thread() is not threading.main_thread():
+            yield  # only the main thread hears of children; others notice at the next word that is not answered
+            return
+
+        def look(*_: Any) -> None:
+            if any(child.exitcode not in (None, 0) for child in self.children):
+                raise WorkerLost("a worker died")
+
+        before = signal.signal(signal.SIGCHLD, look)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGCHLD, before)
+
+    def _why(self) -> GossamerError | None:
+        """Which worker went first, and why."""
+        for child in self.children:  # those that lost touch with the dead one are on their way out too
+            child.join(timeout=2)
+        for rank, (child, hears) in enumerate(zip(self.children, self.last_words, strict=True), start=1):
+            who = f"worker {rank} of {self.workers} (process {child.pid})"
+            if child.exitcode is not None and child.exitcode < 0:
+                name = signal.Signals(-child.exitcode).name
+                hint = " The system does that when memory runs out." if name == "SIGKILL" else ""
+                return WorkerLost(f"{who} was killed by {name}.{hint}")
+            with suppress(EOFError, OSError, ValueError):
+                if hears.poll():
+                    words, trace = json.loads(hears.recv_bytes())
+                    return WorkerLost(f"{who} failed: {words}" + (f"\n{trace}" if trace else ""))
+        return None
+
+    def _end(self) -> None:
+        """Leave no worker behind."""
+        for child in self.children:
+            child.join(timeout=0.5 if child.exitcode is None else 0)
+        for child in self.children:
+            if child.exitcode is None:
+                child.kill()
+            child.join()
+            child.close()
+        for hears in self.last_words:
+            hears.close()
+
+
+@contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Workers of one machine talk over its loopback interface, whatever its name resolves to."""
+    key = "GLOO_SOCKET_IFNAME"
+    before = os.environ.get(key)
+    os.environ[key] = "lo"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(key, None)
+        else:
+            os.environ[key] = before
+
+
+def _die_with(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent dies, by whatever signal."""
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before we asked
+        os._exit(1)
