@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -33,9 +34,11 @@ from gossamer.experiment import Experiment, load_experiment, parse_setting, pars
 from gossamer.graphs import GRAPHS
 from gossamer.models import LOSSES, MODELS
 from gossamer.runs.files import make_folder, write_text
+from gossamer.runs.folder import EXPERIMENT, FINAL
 from gossamer.runs.record import RunRecord
 from gossamer.simulation import Diverged, Interrupted, OnDivergence, Options, Run, prepare, simulate
 from gossamer.simulation import resume as resume_run
+from gossamer.workers import WorkerLost, launched_from_outside, restarted
 
 
 class Commands(TyperGroup):
@@ -46,6 +49,9 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except GossamerError as error:
+            if isinstance(error, WorkerLost):  # not every process may have lost it in the same way, so each says it
+                print(f"error: {error}", file=sys.stderr)
+                raise typer.Exit(error.exit_code) from error
             terminal.err.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
             if isinstance(error, Diverged) and error.run.folder:
                 kept = f"The rounds before it are kept: 'gossamer show {error.run.folder}'. "
@@ -118,7 +124,7 @@ def run(
     """Run one experiment and keep it in a run folder."""
     experiment = load_experiment(file, overrides(settings))
     name = method_name(experiment)
-    folder = out or fresh_folder(f"{name}-{part_name(experiment, 'dataset')}")
+    folder = out or unfinished(experiment) or fresh_folder(f"{name}-{part_name(experiment, 'dataset')}")
     observer = terminal.make_observer(name, quiet, verbose)
     observers = [observer, terminal.tensorboard_observer(folder)] if tensorboard else [observer]
     options = Options(
@@ -176,6 +182,8 @@ def compare(
     verbose: Verbose = False,
 ) -> None:
     """Run several variants on identical data, initial weights and batches, and print one table."""
+    if launched_from_outside():
+        raise ExperimentError("compare: runs on one machine; start its variants one by one with 'gossamer run'")
     plan = load_plan(file, overrides(settings))
     if sweep:
         asked: dict[str, list[Any]] = {}
@@ -286,6 +294,31 @@ def theory(
         print(json.dumps(said.to_dict(), indent=2))
     else:
         terminal.out.print(theory_view(said))
+
+
+@app.command()
+def bench(
+    file: File = None,
+    settings: Settings = [],  # noqa: B006  # typer copies it
+    workers: Workers = None,
+    chunk: Chunk = None,
+    seconds: Annotated[float, typer.Option(min=1.0, help="How long to measure, about.")] = 10.0,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Measure how fast an experiment runs on this machine, against a plain loop and the processor's limit."""
+    from gossamer.bench import measure
+    from gossamer.terminal.bench_table import bench_view
+
+    experiment = load_experiment(file, overrides(settings))
+    with terminal.err.status("starting") as status:
+        report = measure(
+            experiment, workers=workers, data_dir=data_dir, seconds=seconds, chunk=chunk, say=status.update
+        )
+    if as_json:
+        print(json.dumps(report.to_dict(), indent=2))
+    else:
+        terminal.out.print(bench_view(report))
 
 
 @app.command()
@@ -431,6 +464,19 @@ def part_text(experiment: Experiment, key: str) -> str:
 def method_name(experiment: Experiment) -> str:
     """The method's name."""
     return part_name(experiment, "method")
+
+
+def unfinished(experiment: Experiment) -> Path | None:
+    """After a launcher's restart: the newest unfinished run of the same experiment, to go on with."""
+    if not restarted():
+        return None
+    text = experiment.to_toml()
+    same = [
+        file.parent
+        for file in Path("runs").glob(f"*/{EXPERIMENT}")
+        if not (file.parent / FINAL).exists() and file.read_text(encoding="utf-8") == text
+    ]
+    return max(same, default=None, key=lambda folder: folder.name)
 
 
 def fresh_folder(name: str) -> Path:

@@ -212,7 +212,7 @@ def _folder(path: Path, plan: Plan) -> Path:
 
 def summary_table(runs: Mapping[str, Sequence[RunRecord]]) -> "pd.DataFrame":
     """One row per variant: mean over its runs and, as `... spread`, their standard deviation."""
-    import pandas as pd  # half a second that no run should wait for before its first round
+    import pandas as pd  # takes a third of a second, which no run should wait for before its first round
 
     rows = {}
     for label, records in runs.items():

@@ -3,7 +3,9 @@
 `simulate` is what the command line and a notebook both call.
 """
 
+import json
 import os
+import shlex
 import signal
 import threading
 import time
@@ -18,7 +20,17 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.data import Batches, Dataset, PartitionSummary, Samples, as_dataset, data_directory, split, summarise
-from gossamer.engines import How, OutOfMemory, Plan, RoundReport, Stacked, Training, Wanted, choose_plan
+from gossamer.engines import (
+    How,
+    OutOfMemory,
+    Plan,
+    RoundReport,
+    Stacked,
+    Training,
+    Wanted,
+    check_first_step,
+    choose_plan,
+)
 from gossamer.errors import DivergenceError, ExperimentError, RunFolderError
 from gossamer.experiment import Experiment, load_experiment
 from gossamer.fit import check_fit
@@ -30,7 +42,7 @@ from gossamer.parts import own_code
 from gossamer.randomness import Purpose, torch_seed
 from gossamer.runs.files import write_text
 from gossamer.runs.folder import BEST, EXPERIMENT, FINAL, RunFolder, read_lines, to_json
-from gossamer.workers import Group, as_group, can_fork, launched_from_outside, restarted, usable_cores
+from gossamer.workers import Group, WorkerLost, as_group, can_fork, launched_from_outside, restarted, usable_cores
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -255,14 +267,17 @@ def _start(
     workers = number_of_workers(options.get("workers"), experiment, observer)
     plan = None
     if not launched_from_outside():  # before the fork: measured and compiled once, for all workers
-        plan = choose_plan(prepared.training, _wanted(options), workers)
+        plan = _plan(prepared.training, options, workers, RunFolder(path) if path and going_on else None)
 
     def work(group: Group) -> Run:
-        chosen = plan or _agree_on_plan(group, prepared.training, options)
+        chosen = plan
+        if chosen is None:
+            mine = _plan(prepared.training, options, group.size, RunFolder(path) if path else None)
+            chosen = Plan.from_json(group.tell(mine.to_json() if group.first else ""))
         speaker: Observer = observer if group.first else Silent()
         folder, locked, past_rounds = None, nullcontext(), False
         if path is not None:
-            folder, past_rounds = _folder(group, path, experiment, going_on, prepared)
+            folder, past_rounds = _folder(group, path, experiment, going_on, prepared, chosen)
             if group.first and not folder.finished:
                 locked = folder.locked()  # type: ignore[assignment]
         with locked, _memory_errors(prepared, group):
@@ -273,7 +288,14 @@ def _start(
             watcher = Silent() if quiet else speaker
             return _Simulation(prepared, engine, folder, options, watcher).run(past)
 
-    return as_group(workers, prepared.training.model.initial.device, work)
+    try:
+        return as_group(workers, prepared.training.model.initial.device, work)
+    except WorkerLost as error:
+        # Where a launcher restarts the workers, it is the launcher that goes on with the run.
+        if launched_from_outside() or path is None or not (path / EXPERIMENT).is_file():
+            raise
+        kept = f"Every checkpoint is kept; go on with:  gossamer resume {shlex.quote(str(path))}"
+        raise WorkerLost(f"{error} {kept}") from error
 
 
 def number_of_workers(wanted: int | None, experiment: Experiment, observer: Observer) -> int:
@@ -303,25 +325,28 @@ def number_of_workers(wanted: int | None, experiment: Experiment, observer: Obse
     return number
 
 
-def _wanted(options: Options) -> Wanted:
-    return Wanted(options.get("chunk"), options.get("step"), options.get("channels_last"))
-
-
-def _agree_on_plan(group: Group, training: Training, options: Options) -> Plan:
-    """The plan that the first worker finds, for all."""
-    mine = choose_plan(training, _wanted(options), group.size) if group.first else Plan()
-    return Plan.from_json(group.tell(mine.to_json()))
+def _plan(training: Training, options: Options, workers: int, folder: RunFolder | None) -> Plan:
+    """How the clients are run: as asked; as before, to the last bit, for a run that goes on; or as is best."""
+    wanted = Wanted(options.get("chunk"), options.get("step"), options.get("channels_last"))
+    if folder is not None and wanted == Wanted():
+        with suppress(KeyError, TypeError, ValueError):
+            before = Plan.from_json(json.dumps(folder.engine()["plan"]))
+            check_first_step(training)
+            return before
+    return choose_plan(training, wanted, workers)
 
 
 def _folder(
-    group: Group, path: Path, experiment: Experiment, going_on: bool, prepared: Prepared
+    group: Group, path: Path, experiment: Experiment, going_on: bool, prepared: Prepared, plan: Plan
 ) -> tuple[RunFolder, bool]:
     """The run folder, seen by all workers; and whether it holds a run to go on with."""
+    path = Path(group.tell(str(path)))  # where it was named by the time, every process has a name of its own
     if restarted() and (path / EXPERIMENT).is_file():
         going_on = True
         same_experiment(RunFolder(path), experiment)
     if group.first and not going_on:
-        folder = RunFolder.create(path, experiment.to_toml())
+        engine = {"workers": group.size, "plan": plan._asdict()}
+        folder = RunFolder.create(path, experiment.to_toml(), engine)
         write_text(folder.path / "partition.json", to_json(prepared.partition.to_dict()) + "\n")
     group.meet()
     if not (path / EXPERIMENT).is_file():
@@ -514,7 +539,9 @@ class _Simulation:
             "bytes_total": before + sent,
         }
         if average is not None and self._due(round, cadence.every):
-            metrics["consensus"] = consensus_distance(self.engine.model_blocks, self.engine.clients, self.group)
+            metrics["consensus"] = consensus_distance(
+                self.engine.model_blocks, self.engine.own, self.engine.clients, self.group
+            )
             if quality := self.evaluator.test(average[None], together=True):
                 metrics["test_loss"], metrics["test_accuracy"] = float(quality.loss), float(quality.accuracy)
         if self._due(round, cadence.clients) and len(self.prepared.training.dataset.test):

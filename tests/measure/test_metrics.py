@@ -56,5 +56,7 @@ def test_without_test_samples_there_is_nothing_to_say() -> None:
 
 def test_consensus_distance_is_the_mean_squared_distance_to_the_mean() -> None:
     x = torch.randn(6, 10, dtype=torch.float64)
-    assert consensus_distance(lambda: [x[:4], x[4:]], 6) == pytest.approx(float(((x - x.mean(0)) ** 2).sum() / 6))
-    assert consensus_distance(lambda: [x[:1].repeat(3, 1)], 3) == pytest.approx(0.0, abs=1e-25)
+    assert consensus_distance(lambda: [x[:4], x[4:]], range(6), 6) == pytest.approx(
+        float(((x - x.mean(0)) ** 2).sum() / 6)
+    )
+    assert consensus_distance(lambda: [x[:1].repeat(3, 1)], range(3), 3) == pytest.approx(0.0, abs=1e-25)

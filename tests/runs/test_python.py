@@ -55,7 +55,7 @@ def test_a_run_needs_no_folder() -> None:
     assert run.best["test_accuracy"] == run.metrics["test_accuracy"].max()
     assert run.last["round"] == 4
     weights = torch.cat([p.flatten() for p in run.model.parameters()])
-    assert torch.equal(weights, run.vectors.mean(0))
+    assert torch.equal(weights, run.vectors.double().mean(0).float())
     with pytest.raises(Interrupted) as stop:
         simulate(small(), observer=Stopper(2))
     assert stop.value.folder is None

@@ -5,7 +5,7 @@ from gossamer.engines.client import Training
 from gossamer.engines.isolated import Isolated, Trace
 from gossamer.engines.memory import OutOfMemory
 from gossamer.engines.stacked import RoundReport, Stacked
-from gossamer.engines.tuning import Wanted, choose_plan
+from gossamer.engines.tuning import Wanted, check_first_step, choose_plan
 
 __all__ = [
     "How",
@@ -17,5 +17,6 @@ __all__ = [
     "Trace",
     "Training",
     "Wanted",
+    "check_first_step",
     "choose_plan",
 ]

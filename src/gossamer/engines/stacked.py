@@ -133,17 +133,18 @@ class Stacked:
     def average(self) -> Tensor:
         """The average model of all clients; where they carry push-sum weights, they count by these."""
         weigh = getattr(self.training.method, "weight", None)
-        total = torch.zeros_like(self.training.model.initial)
-        weight = torch.zeros((), dtype=self.dtype, device=self.device)
+        # In double precision, so that the order of the sum, and with it the number of workers, makes no difference.
+        total = torch.zeros_like(self.training.model.initial, dtype=torch.float64)
+        weight = torch.zeros((), dtype=torch.float64, device=self.device)
         for rows, vectors in zip(self._blocks(), self.model_blocks(), strict=True):
             if weigh is None:
-                total += vectors.sum(0)
+                total += vectors.sum(0, dtype=torch.float64)
                 continue
             weights: Tensor = vmap(weigh)({name: value[rows] for name, value in self.state.items()})
-            total += weights @ vectors
-            weight += weights.sum()
+            total += (weights.double()[:, None] * vectors).sum(0)
+            weight += weights.sum(dtype=torch.float64)
         summed = self.group.sum(torch.cat([total, weight[None]]))
-        return summed[:-1] / (self.clients if weigh is None else summed[-1])
+        return (summed[:-1] / (self.clients if weigh is None else summed[-1])).to(self.dtype)
 
     def _open(self, method: Any, traffic: Traffic) -> None:
         """The exchange before the first round, for a method that has one."""

@@ -25,12 +25,10 @@ from gossamer.engines.stacked import default_plan
 from gossamer.errors import ExperimentError
 from gossamer.methods import State, mixes
 
-#: A run of fewer client-steps than this is over before a measurement pays.
-WORTH_MEASURING = 4000
-#: Steps of one shape from which recording them pays, which takes as long as a few dozen of them.
-WORTH_RECORDING = 300
-#: Seconds of local work from which a compiler pays, which takes a quarter of a minute the first time.
-WORTH_COMPILING = 90.0
+#: Seconds of local work from which a measurement pays. It takes a few, most of them to import torch's tracer.
+WORTH_MEASURING = 30.0
+#: Seconds of local work from which a compiler pays. It takes a quarter of a minute the first time, a few seconds later.
+WORTH_COMPILING = 60.0
 #: Clients at a time that are tried. Larger chunks are not tried where smaller ones did not help.
 CHUNKS = (1, 4, 16, 64, 256)
 #: A step that takes this many seconds is one of a large model, for which `vmap` is not tried.
@@ -61,18 +59,23 @@ def choose_plan(training: Training, wanted: Wanted = Wanted(), workers: int = 1)
     if (wanted.chunk or 2) > 1 and (failure := try_step(training, trainable(training)[:2])):
         chunks, reason = [1], f"vmap cannot run this model or method: {gist(failure)}"
         wanted = wanted._replace(chunk=1)
-    steps = training.rounds * int(training.batches.steps.sum())
-    if steps < WORTH_MEASURING or (wanted.chunk is not None and len(layouts) == 1):
-        plan = default_plan(training)
-        chunk = min(plan.chunk if wanted.chunk is None else chunks[0], share)
-        recording = steps / chunk / workers >= WORTH_RECORDING
-        reason = plan.reason if wanted.chunk is None else reason
-        return Plan(chunk, wanted.step or ("traced" if recording else "eager"), layouts[0], reason)
+    plain = default_plan(training)
+    plain = plain._replace(
+        chunk=min(plain.chunk, share) if wanted.chunk is None else chunks[0],
+        step=wanted.step or "eager",
+        channels_last=layouts[0],
+        reason=plain.reason if wanted.chunk is None else reason,
+    )
+    if len(trainable(training)) == 0 or (None not in wanted[:2] and len(layouts) == 1):
+        return plain
     keep_freed_memory()
     with threads(1):
-        return found_before(training, wanted, workers) or keep(
-            training, wanted, workers, measure(training, wanted, chunks, layouts, steps / workers, reason)
-        )
+        if found := found_before(training, wanted, workers):
+            return found
+        steps = training.rounds * int(training.batches.steps.sum()) / workers
+        if trial(training, plain._replace(step="eager"), 1, 1) * steps < WORTH_MEASURING:
+            return plain
+        return keep(training, wanted, workers, measure(training, wanted, chunks, layouts, steps, reason))
 
 
 def measure(
@@ -80,7 +83,7 @@ def measure(
 ) -> Plan:
     """Try what comes into question, and take the fastest."""
     tried: dict[Plan, float] = {}
-    seconds = trial(training, Plan(1, "eager"), 1, 1)
+    seconds = trial(training, Plan(chunks[0], "eager"), 1, 1)
     if seconds > LONG_STEP:
         chunks = chunks if wanted.chunk else [1]
     for layout in layouts:
@@ -218,8 +221,7 @@ def _kept_in(training: Training, wanted: Wanted, workers: int) -> Path:
     about = [
         EDITION, torch.__version__, cpu_name(), str(model.initial.device), str(model.initial.dtype),
         repr(model.template), repr(training.method), repr(training.loss), training.dataset.shape, sizes, wanted,
-        workers > 1, training.clip is None, training.weight_decay > 0,
-        training.rounds * int(batches.steps.sum()) // workers > 100_000,
+        workers, training.rounds, training.clip is None, training.weight_decay > 0,
     ]  # fmt: skip
     digest = hashlib.blake2b(repr(about).encode(), digest_size=12).hexdigest()
     return user_cache_path("gossamer") / "plans" / f"{digest}.json"

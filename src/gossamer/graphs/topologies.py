@@ -582,7 +582,7 @@ def _from_edges(
 
 
 def _networkx() -> Any:
-    """networkx, imported when a graph is made with it: that takes a sixth of a second, and most need nothing of it."""
+    """networkx, imported when a graph is made with it: that takes a tenth of a second, and most need nothing of it."""
     import networkx
 
     return networkx

@@ -47,16 +47,18 @@ class Evaluator:
         if not len(samples):
             return None
         self._model.template.eval()
-        sums = torch.zeros(2, len(vectors), dtype=torch.float64, device=vectors.device)
+        starts = range(0, len(samples), EVALUATION_BATCH)
+        # Each batch has its place, and they are added up at the end: in the same order whoever computed them.
+        sums = torch.zeros(len(starts), 2, len(vectors), dtype=torch.float64, device=vectors.device)
         with torch.no_grad():
-            for start in range(group.rank * EVALUATION_BATCH, len(samples), group.size * EVALUATION_BATCH):
-                batch = slice(start, start + EVALUATION_BATCH)
+            for number in range(group.rank, len(starts), group.size):
+                batch = slice(starts[number], starts[number] + EVALUATION_BATCH)
                 inputs = self._dataset.scaling.apply(samples.inputs[batch], vectors.dtype)
                 targets = samples.targets[batch]
                 for first in range(0, len(vectors), self._chunk):
                     rows = slice(first, first + self._chunk)
-                    sums[:, rows] += self._sums(vectors[rows], inputs, targets)
-        return Quality(*(group.sum(sums) / len(samples)))
+                    sums[number, :, rows] = self._sums(vectors[rows], inputs, targets)
+        return Quality(*(group.sum(sums).sum(0) / len(samples)))
 
     def _sums(self, vectors: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """Summed loss and number of hits of each row: [2, rows]."""
@@ -74,15 +76,14 @@ class Evaluator:
         return rows.double()
 
 
-def consensus_distance(blocks: Callable[[], Iterable[Tensor]], clients: int, group: Group = ALONE) -> float:
-    """How far the clients are apart: (1/n) Σ_i ‖x_i − x̄‖². Each worker gives its own rows, in blocks, twice.
+def consensus_distance(blocks: Callable[[], Iterable[Tensor]], own: range, clients: int, group: Group = ALONE) -> float:
+    """How far the clients are apart: (1/n) Σ_i ‖x_i − x̄‖². Each worker gives its own clients' rows, in blocks, twice.
 
-    >>> consensus_distance(lambda: [torch.tensor([[0.0, 1.0], [2.0, 1.0]])], clients=2)
+    >>> consensus_distance(lambda: [torch.tensor([[0.0, 1.0], [2.0, 1.0]])], range(2), clients=2)
     1.0
     """
-    mean = group.sum(torch.stack([rows.sum(0) for rows in blocks()]).sum(0)) / clients
-    apart = mean.new_zeros(1, dtype=torch.float64)
-    for rows in blocks():
-        for row in rows:
-            apart += (row - mean).square_().sum(dtype=torch.float64)
-    return float(group.sum(apart)) / clients
+    # In double precision, so that the order of the sum, and with it the number of workers, makes no difference.
+    total = torch.stack([rows.sum(0, dtype=torch.float64) for rows in blocks()]).sum(0)
+    mean = group.sum(total) / clients
+    apart = [(row - mean.to(row.dtype)).square_().sum(dtype=torch.float64) for rows in blocks() for row in rows]
+    return float(group.collect(torch.stack(apart), own, clients).sum()) / clients

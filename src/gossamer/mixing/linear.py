@@ -66,8 +66,9 @@ class Mixer:
         called = self._network.participants(step)
         assert called is not None
         here = called[(called >= self._own.start) & (called < self._own.stop)] - self._own.start
-        total = rows[torch.as_tensor(here, device=rows.device)].sum(0)
-        return self._group.sum(total) / len(called)
+        # In double precision, so that the order of the sum, and with it the number of workers, makes no difference.
+        total = rows[torch.as_tensor(here, device=rows.device)].sum(0, dtype=torch.float64)
+        return (self._group.sum(total) / len(called)).to(rows.dtype)
 
     def _plan(self, operator: Operator, step: int, losses: Losses) -> Exchange:
         period = self._network.period

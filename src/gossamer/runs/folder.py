@@ -1,7 +1,7 @@
 """The run folder: everything a run leaves behind, and everything needed to go on with it.
 
 experiment.toml     the experiment, every key spelled out
-environment.json    versions of what computed it
+environment.json    versions of what computed it, and how
 partition.json      who held how many samples of which class
 metrics.jsonl       one line per round, appended as the run goes; the same bytes for the same experiment
 timings.jsonl       one line per round: seconds of local work, waiting for others, mixing, evaluation
@@ -46,6 +46,7 @@ from gossamer.runs.files import append_line, cannot_write, make_folder, sync, wr
 from gossamer.workers import ALONE, Group
 
 EXPERIMENT = "experiment.toml"
+ENVIRONMENT = "environment.json"
 FINAL = "final.safetensors"
 BEST = "best.safetensors"
 STOPPED = "stopped.json"
@@ -78,7 +79,7 @@ class RunFolder:
             lock.release()
 
     @classmethod
-    def create(cls, path: Path, experiment_toml: str) -> "RunFolder":
+    def create(cls, path: Path, experiment_toml: str, engine: dict[str, Any] | None = None) -> "RunFolder":
         """A new run folder; one that holds a run already is refused, never overwritten."""
         folder = cls(path)
         try:
@@ -97,7 +98,7 @@ class RunFolder:
             raise RunFolderError(f"{path}: exists and is not a run folder. Choose another folder with --out.")
         try:
             make_folder(folder.checkpoints)
-            write_text(path / "environment.json", json.dumps(environment(), indent=2) + "\n")
+            write_text(path / ENVIRONMENT, json.dumps({**environment(), "engine": engine}, indent=2) + "\n")
             write_text(path / EXPERIMENT, experiment_toml)  # last: its presence makes the folder a run
         except BaseException:
             if path.is_dir():  # nothing was in it before, and half a run folder would only be in the way of the next
@@ -112,6 +113,14 @@ class RunFolder:
             hint = "is not a run folder (it has no experiment.toml)" if path.exists() else "does not exist"
             raise RunFolderError(f"{path}: {hint}. Runs are made by 'gossamer run --out FOLDER'.")
         return cls(path)
+
+    def engine(self) -> dict[str, Any]:
+        """How the run was run, as far as it says."""
+        try:
+            said = json.loads((self.path / ENVIRONMENT).read_text(encoding="utf-8")).get("engine")
+        except (OSError, ValueError, AttributeError):
+            return {}
+        return said if isinstance(said, dict) else {}
 
     @property
     def finished(self) -> bool:

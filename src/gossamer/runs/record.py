@@ -46,7 +46,7 @@ class RunRecord:
 
 def read_run(path: Path, label: str | None = None) -> RunRecord:
     """The record of a run folder."""
-    import pandas as pd  # half a second that no run should wait for before its first round
+    import pandas as pd  # takes a third of a second, which no run should wait for before its first round
 
     folder = RunFolder.open(path)
     experiment = read_toml(path / EXPERIMENT)

@@ -5,9 +5,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-#: Results go to standard output; progress, notes and errors to standard error, so that output can be piped.
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+from gossamer.workers.launch import first_process
+
+#: Results go to standard output; progress, notes and errors to standard error, so that output can be piped. Of several
+#: processes that a launcher started, the first one speaks for all.
+out = Console(highlight=False, quiet=not first_process())
+err = Console(stderr=True, highlight=False, quiet=not first_process())
 
 
 def say_where(*paths: Path) -> None:

@@ -1,7 +1,7 @@
 """The worker processes of a run: who they are, which clients each owns, and how they talk."""
 
 from gossamer.workers.group import ALONE, Group, WorkerLost
-from gossamer.workers.launch import as_group, can_fork, launched_from_outside, restarted, usable_cores
+from gossamer.workers.launch import as_group, can_fork, first_process, launched_from_outside, restarted, usable_cores
 from gossamer.workers.shares import shares
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "WorkerLost",
     "as_group",
     "can_fork",
+    "first_process",
     "launched_from_outside",
     "restarted",
     "shares",

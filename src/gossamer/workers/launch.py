@@ -46,6 +46,11 @@ def launched_from_outside() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ
 
 
+def first_process() -> bool:
+    """Whether this process is the only one, or the first of those that a launcher started."""
+    return not launched_from_outside() or os.environ["RANK"] == "0"
+
+
 def restarted() -> bool:
     """Whether `torchrun` has started this process again after a worker died."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
