@@ -620,6 +620,8 @@ def best_round(history: list[Metrics]) -> Metrics:
 
 def as_device(name: str) -> torch.device:
     """The torch device called `name`, if this machine has it."""
+    if name == "cuda" and launched_from_outside():
+        name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"  # one for each process of a machine
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).cpu()  # there and back: the "meta" device holds nothing

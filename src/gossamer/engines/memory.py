@@ -30,13 +30,14 @@ class OutOfMemory(GossamerError):
 class Buffers:
     """The state of some clients, as rows, and the messages they send."""
 
-    def __init__(self, initial: State, clients: int, spill: Path | None = None) -> None:
+    def __init__(self, initial: State, clients: int, spill: Path | None = None, workers_here: int = 1) -> None:
         size = clients * sum(value.numel() * value.element_size() for value in initial.values())
         self.double = size <= SMALL_STATE and spill is None
-        if spill is None and next(iter(initial.values())).device.type == "cpu" and size > (free := free_memory()):
+        on_cpu = next(iter(initial.values())).device.type == "cpu"
+        if spill is None and on_cpu and size * workers_here > (free := free_memory()):
             raise OutOfMemory(
-                f"out of memory: the state of {clients} clients takes {size / 2**30:.1f} GiB, but only "
-                f"{free / 2**30:.1f} GiB are free. --spill FOLDER keeps it in a file there instead."
+                f"out of memory: the clients' state takes {size * workers_here / 2**30:.1f} GiB on this machine, of "
+                f"which {free / 2**30:.1f} GiB are free. --spill FOLDER keeps it in a file there instead."
             )
         self._spill = spill
         self._initial = initial

@@ -61,7 +61,7 @@ class Stacked:
         self.plan = plan or default_plan(training)
         self.runner = ChunkRunner(training, self.plan)
         self.mixer = Mixer(training.network, self.places, group)
-        self._buffers = Buffers(training.method.init(training.model.initial), len(self.own), spill)
+        self._buffers = Buffers(training.method.init(training.model.initial), len(self.own), spill, group.here)
         self._unread: list[str] | None = None
         self.done = 0
         """Rounds that are whole; of a state that was loaded, the loader says it."""

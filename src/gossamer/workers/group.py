@@ -29,6 +29,8 @@ class Group:
 
     rank = 0
     size = 1
+    #: How many of the workers share this one's machine.
+    here = 1
 
     def sum(self, values: Tensor) -> Tensor:
         """The sum of everyone's tensor, in place."""
@@ -71,7 +73,7 @@ class Distributed(Group):
     """A group of processes on one or many machines: gloo on CPUs, nccl on GPUs."""
 
     def __init__(self, rank: int, size: int, device: torch.device, **how: Any) -> None:
-        self.rank, self.size, self.device = rank, size, device
+        self.rank, self.size, self.here, self.device = rank, size, size, device
         backend = "nccl" if device.type == "cuda" else "gloo"
         try:
             dist.init_process_group(backend, rank=rank, world_size=size, timeout=PATIENCE, **how)

@@ -12,6 +12,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from gossamer.errors import GossamerError
+from gossamer.errors import DivergenceError, GossamerError
 from gossamer.workers.group import ALONE, Distributed, Group, WorkerLost
 
 Result = TypeVar("Result")
@@ -63,6 +64,7 @@ def as_group(workers: int, device: torch.device, work: Callable[[Group], Result]
         if device.type == "cuda":
             torch.cuda.set_device(device)
         group = Distributed(rank, size, device, init_method="env://")
+        group.here = int(os.environ.get("LOCAL_WORLD_SIZE", size))
         try:
             return work(group)
         finally:
@@ -71,6 +73,14 @@ def as_group(workers: int, device: torch.device, work: Callable[[Group], Result]
     if workers == 1:
         return work(ALONE)
     return _Forked(workers, device).run(work)
+
+
+class Relayed(GossamerError):
+    """What went wrong in a worker, told by the first one in the same words."""
+
+    def __init__(self, words: str, exit_code: int) -> None:
+        super().__init__(words)
+        self.exit_code = exit_code
 
 
 class _Forked:
@@ -108,10 +118,11 @@ class _Forked:
                     finally:
                         with suppress(RuntimeError):
                             group.close()
+                self._end(patience=10)
             except WorkerLost as error:
                 raise self._why() or error from None
             finally:
-                self._end()
+                self._end(patience=0)
             return result
 
     def _be_worker(self, rank: int, meeting: str, work: Callable[[Group], Any], says: Connection, parent: int) -> None:
@@ -124,13 +135,18 @@ class _Forked:
             group = Distributed(rank, self.workers, self.device, init_method=meeting)
             work(group)
             group.close()
+        except (DivergenceError, KeyboardInterrupt):
+            return  # all come to that together, and the first one says it
         except WorkerLost:  # whoever went first has the reason
             raise SystemExit(1) from None
-        except BaseException as error:
-            kind = "" if isinstance(error, GossamerError) else f"{type(error).__name__}: "
-            trace = "" if isinstance(error, GossamerError | MemoryError) else traceback.format_exc()
+        except GossamerError as error:
             with suppress(OSError):
-                says.send_bytes(json.dumps([f"{kind}{error}", trace]).encode())
+                says.send_bytes(json.dumps([str(error), error.exit_code]).encode())
+            raise SystemExit(1) from None
+        except BaseException as error:
+            words = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+            with suppress(OSError):
+                says.send_bytes(json.dumps([words, None]).encode())
             raise SystemExit(1) from None
 
     @contextmanager
@@ -152,8 +168,9 @@ class _Forked:
 
     def _why(self) -> GossamerError | None:
         """Which worker went first, and why."""
+        deadline = time.monotonic() + 3
         for child in self.children:  # those that lost touch with the dead one are on their way out too
-            child.join(timeout=2)
+            child.join(timeout=max(0.0, deadline - time.monotonic()))
         for rank, (child, hears) in enumerate(zip(self.children, self.last_words, strict=True), start=1):
             who = f"worker {rank} of {self.workers} (process {child.pid})"
             if child.exitcode is not None and child.exitcode < 0:
@@ -162,21 +179,21 @@ class _Forked:
                 return WorkerLost(f"{who} was killed by {name}.{hint}")
             with suppress(EOFError, OSError, ValueError):
                 if hears.poll():
-                    words, trace = json.loads(hears.recv_bytes())
-                    return WorkerLost(f"{who} failed: {words}" + (f"\n{trace}" if trace else ""))
+                    words, code = json.loads(hears.recv_bytes())
+                    return WorkerLost(f"{who} failed: {words}") if code is None else Relayed(words, code)
         return None
 
-    def _end(self) -> None:
-        """Leave no worker behind."""
+    def _end(self, patience: float) -> None:
+        """Leave no worker behind: let them end by themselves for so many seconds, then kill them."""
+        deadline = time.monotonic() + patience
         for child in self.children:
-            child.join(timeout=0.5 if child.exitcode is None else 0)
-        for child in self.children:
+            child.join(timeout=max(0.0, deadline - time.monotonic()))
             if child.exitcode is None:
                 child.kill()
             child.join()
-            child.close()
-        for hears in self.last_words:
-            hears.close()
+        while self.children:
+            self.children.pop().close()
+            self.last_words.pop().close()
 
 
 @contextmanager
