@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test lint which-method docs clean
+.PHONY: run test lint bench which-method docs clean
 
 run: $(READY)
 	$(BIN)/gossamer compare
@@ -17,6 +17,10 @@ lint: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+# The table of docs/benchmarks.md, against the loop an expert would write (some ten minutes, on a quiet machine).
+bench: $(READY)
+	$(BIN)/python -m benchmarks --out docs/tables/benchmarks.md
 
 # The tables of docs/which-method.md: every method, measured. The second one needs MNIST (about half an hour in all).
 which-method: $(READY)

@@ -4,6 +4,7 @@ Every epoch is a fresh shuffle of the client's own samples, cut into batches; th
 is keyed by (seed, client, round, epoch), so it does not depend on who else is trained, or when.
 """
 
+import copy
 from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
@@ -148,6 +149,19 @@ class Gathered:
         before_last = batches.steps[chosen] - batches.per_epoch[chosen]
         seen = np.where(np.arange(self.steps)[:, None] >= before_last, counts, 0)
         self.shares = torch.from_numpy(seen / np.maximum(seen.sum(axis=0), 1)).to(device=device, dtype=dtype)
+
+    def only(self, place: int) -> "Gathered":
+        """The steps of one of the clients. Cheaper than gathering them alone, which is mostly fixed cost."""
+        one = copy.copy(self)
+        one.steps = int((self._counts[:, place] > 0).sum())
+        one._clients = [self._clients[place]]
+        one._counts = self._counts[: one.steps, place : place + 1]
+        one._widths = one._counts[:, 0].tolist()
+        one._rows, one._weights, one.active, one.shares = (
+            values[: one.steps, place : place + 1] for values in (self._rows, self._weights, self.active, self.shares)
+        )
+        one.everyone = [True] * one.steps
+        return one
 
     def take(self, step: int) -> Batch:
         """The tensors of one step, augmented and scaled."""

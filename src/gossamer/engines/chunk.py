@@ -63,6 +63,20 @@ class Plan(NamedTuple):
         return f"{self.chunk} at a time, {self.step} steps{layout}{reason}"
 
 
+class Prepared(NamedTuple):
+    """What some clients need for a round."""
+
+    clients: np.ndarray
+    batches: Gathered
+    about: About
+    lr: Tensor
+
+    def only(self, place: int) -> "Prepared":
+        """The same of one of them."""
+        about = {name: rows[place : place + 1] for name, rows in self.about.items()}
+        return Prepared(self.clients[place : place + 1], self.batches.only(place), about, self.lr)
+
+
 class Outcome(NamedTuple):
     """What a chunk of clients gives: rows of state, of messages, and their mean training losses."""
 
@@ -85,20 +99,24 @@ class ChunkRunner:
         self._ready: dict[tuple[Any, ...], Recorded] = {}  # those that will not get any faster
         self._compiled = 0
 
-    def run(self, state: State, clients: np.ndarray, index: int, most: int | None = None) -> Outcome:
+    def prepare(self, clients: np.ndarray, index: int) -> Prepared:
+        """The mini-batches of these clients in a round, and what they know of it."""
+        work, dtype = self.training, self._model.initial.dtype
+        layout = torch.channels_last if self.plan.channels_last else torch.contiguous_format
+        batches = Gathered(work.batches, work.dataset, clients.tolist(), index, dtype, memory_format=layout)
+        lr = self._model.initial.new_tensor(work.lr * work.lr_decay**index)
+        return Prepared(clients, batches, about_clients(work, clients, index), lr)
+
+    def run(self, state: State, prepared: Prepared, index: int, most: int | None = None) -> Outcome:
         """These clients' round up to their messages; `most` cuts it short after so many steps, for a trial."""
         work, method = self.training, self.training.method
-        dtype, device = self._model.initial.dtype, self._model.initial.device
-        layout = torch.channels_last if self.plan.channels_last else torch.contiguous_format
-        gathered = Gathered(work.batches, work.dataset, clients.tolist(), index, dtype, memory_format=layout)
-        about = about_clients(work, clients, index)
+        clients, gathered, about, lr = prepared
         alone = len(clients) == 1
         each = _alone if alone else vmap
         if alone:
             state, about = _only(state), _only(about)
         local = each(lambda s, a: method.begin(s, this_round(work, index, a)))(state, about)
-        lr = torch.tensor(this_round(work, index, about).lr, dtype=dtype, device=device)
-        total = torch.zeros(len(clients), dtype=dtype, device=device)
+        total = lr.new_zeros(len(clients))
         for k in range(gathered.steps if most is None else min(most, gathered.steps)):
             if self._model.draws_randomness:  # such a model runs one client at a time
                 torch.manual_seed(torch_seed(work.seed, Purpose.DROPOUT, int(clients[0]), index, k))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from gossamer.engines.chunk import ChunkRunner, Plan
+from gossamer.engines.chunk import ChunkRunner, Plan, Prepared
 from gossamer.engines.client import About, Training, about_client, about_clients, full_gradient, this_round
 from gossamer.engines.memory import Buffers, keep_freed_memory, unread_by_receive
 from gossamer.methods import Message, Operator, Round, State, gossip_steps
@@ -26,6 +26,8 @@ from gossamer.workers import ALONE, Group, shares
 #: Below this many parameters a step is mostly overhead, which clients under `vmap` share.
 SMALL_MODEL = 100_000
 SMALL_MODEL_CHUNK = 50
+#: Clients whose batches are prepared together where clients run one at a time.
+PREPARED = 32
 #: Bytes of state that are worked on at once where a method's functions are applied to all clients.
 BLOCK = 32 << 20
 
@@ -196,15 +198,28 @@ class Stacked:
             self._buffers.carry_over(torch.as_tensor(np.setdiff1d(everyone, clients) - self.own.start))
         # Clients of similar work go together, so that few wait for the longest.
         ordered = clients[np.argsort(self.training.batches.steps[clients], kind="stable")]
-        for chunk in np.array_split(ordered, -(-len(ordered) // self.plan.chunk)) if len(ordered) else []:
+        for prepared in self._chunks(ordered, index):
+            chunk = prepared.clients
             rows = _as_index(chunk - self.own.start)
-            outcome = self.runner.run({name: value[rows] for name, value in self.state.items()}, chunk, index)
+            outcome = self.runner.run({name: value[rows] for name, value in self.state.items()}, prepared, index)
             losses[rows] = outcome.losses
             # Summed here, while the messages are in the cache: a sum is finite just if everything in it is, or nearly.
             sums = torch.stack([value.reshape(len(chunk), -1).sum(1) for value in outcome.message.values()]).sum(0)
             broken[rows] = ~torch.isfinite(sums) | (~torch.isfinite(outcome.losses) & trains[rows])
             self._buffers.keep(rows, outcome.state, outcome.message, self._aliases(outcome.message))
         return self._buffers.messages(), losses, broken
+
+    def _chunks(self, clients: np.ndarray, index: int) -> Iterator[Prepared]:
+        """The clients in chunks of about the same size. For single ones, batches are prepared for many at once."""
+        if not len(clients):
+            return
+        alone = self.plan.chunk == 1
+        for some in np.array_split(clients, -(-len(clients) // (PREPARED if alone else self.plan.chunk))):
+            prepared = self.runner.prepare(some, index)
+            if alone:
+                yield from (prepared.only(place) for place in range(len(some)))
+            else:
+                yield prepared
 
     def _aliases(self, message: Message) -> dict[str, str]:
         """Which parts of the state nobody reads any more once a client has sent, and so can hold its message."""

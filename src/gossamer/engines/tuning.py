@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from gossamer.engines.chunk import COMPILE_AT, ChunkRunner, How, Plan, gist
+from gossamer.engines.chunk import COMPILE_AT, ChunkRunner, How, Outcome, Plan, gist
 from gossamer.engines.client import Training, about_clients, this_round
 from gossamer.engines.memory import keep_freed_memory
 from gossamer.engines.stacked import default_plan
@@ -120,16 +120,21 @@ def trial(training: Training, plan: Plan, warm: int, timed: int) -> float:
     longest = int(training.batches.steps.max())
     done = 0
     while done < warm:
-        runner.run(state, clients, 0, most=warm - done)
+        run_once(runner, state, clients, warm - done)
         done += min(longest, warm)
     took = []
     for _ in range(3 if timed > 1 else 1):
         steps, started = 0, time.perf_counter()
         while steps < timed:
-            runner.run(state, clients, 0, most=timed - steps)
+            run_once(runner, state, clients, timed - steps)
             steps += min(longest, timed)
         took.append((time.perf_counter() - started) / (steps * len(clients)))
     return min(took)
+
+
+def run_once(runner: ChunkRunner, state: State, clients: np.ndarray, most: int) -> Outcome:
+    """These clients' first round, or the first few steps of it."""
+    return runner.run(state, runner.prepare(clients, 0), 0, most)
 
 
 def check_first_step(training: Training) -> None:
@@ -154,7 +159,7 @@ def try_step(training: Training, clients: np.ndarray) -> Exception | None:
         before = torch.get_rng_state()
         model.template.train()
         try:
-            after, message, _ = ChunkRunner(training, Plan(len(clients))).run(state, clients, 0, most=1)
+            after, message, _ = run_once(ChunkRunner(training, Plan(len(clients))), state, clients, 1)
             about = about_clients(training, clients, 0)
             # Nobody to talk to here: each hears itself, which has the shapes of what it will hear.
             mixed = {key: message[name] for key, (name, _) in mixes(method.sends, message).items()}

@@ -19,7 +19,7 @@ from gossamer.workers import Group
 #: Bytes of a block of columns: small enough for a core's cache, so that a row is fetched from memory once.
 CACHE_BLOCK = 2 << 20
 #: Bytes that cross at once: large enough that the way there does not matter, small enough to hold beside the state.
-CROSSING_BLOCK = 16 << 20
+CROSSING_BLOCK = 4 << 20
 
 
 class Give(NamedTuple):

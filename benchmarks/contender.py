@@ -1,0 +1,188 @@
+"""One contender, in a process of its own, that works only when it is its turn.
+
+A process each keeps threads, memory and compiled code of one from helping or hurting another. Taking turns of about a
+second lets the noise of a machine fall on all of them alike.
+
+    python -m benchmarks.contender W1 loop 2      is what `Contender("W1", "loop", 2)` starts
+
+The two talk in lines of JSON over standard input and output: ready, then a turn's seconds in, its rounds' seconds out.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+
+
+class Contender:
+    """The measuring side."""
+
+    def __init__(self, workload: str, role: str, number: int = 1) -> None:
+        self.name = f"{workload} {role} {number}"
+        # Set before the process starts, so that no library makes more threads than it may use.
+        threads = {"OMP_NUM_THREADS": str(number if role in ("loop", "gossipy") else 1), "PYTHONPATH": str(ROOT)}
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # it stays open as long as the process
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.contender", workload, role, str(number)],
+            cwd=ROOT, env=os.environ | threads, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+        )  # fmt: skip
+        #: What it says of itself once it is warm.
+        self.facts: dict[str, Any] = self._hear()
+
+    def turn(self, seconds: float) -> Any:
+        """Let it work for about so long, at least one round; the seconds of each round, or what else it measures."""
+        self.start_turn(seconds)
+        return self.end_turn()
+
+    def start_turn(self, seconds: float) -> None:
+        """Let it work without waiting for it; `end_turn` waits."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{seconds}\n")
+        self._process.stdin.flush()
+
+    def end_turn(self) -> Any:
+        """What a started turn gave."""
+        return self._hear()
+
+    def close(self) -> None:
+        """End it. It ends by itself when nobody talks to it any more."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()
+
+    def _hear(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            self._errors.seek(0)
+            raise RuntimeError(f"{self.name} ended early:\n{self._errors.read()[-3000:]}")
+        return json.loads(line)
+
+
+class Turns:
+    """The contender's side. `over` is called after every round: it times the round, and waits for the next turn."""
+
+    def __init__(self, warm_up: int) -> None:
+        self._tells = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)  # whatever else this process prints must not get in between
+        self._left = warm_up
+        self._rounds: list[float] = []
+        self._seconds = 0.0
+        self.facts: dict[str, Any] = {}
+        self._began = time.perf_counter()
+
+    def over(self) -> None:
+        """A round is over."""
+        self._rounds.append(time.perf_counter() - self._began)
+        if self._left:
+            self._left -= 1
+            if not self._left:
+                self._next(self.facts)
+        elif sum(self._rounds) >= self._seconds:
+            self._next(self._rounds)
+        self._began = time.perf_counter()
+
+    @property
+    def warming(self) -> bool:
+        """Whether rounds are not timed yet."""
+        return self._left > 0
+
+    def tell(self, words: Any) -> None:
+        """Say something to the measuring side."""
+        self._tells.write(json.dumps(words) + "\n")
+        self._tells.flush()
+
+    def hear(self) -> float:
+        """The seconds of the next turn."""
+        line = sys.stdin.readline()
+        if not line:  # nobody is there any more
+            raise SystemExit
+        return float(line)
+
+    def _next(self, words: Any) -> None:
+        self.tell(words)
+        self._seconds, self._rounds = self.hear(), []
+
+
+class Watched:
+    """A run of the engine tells the turns of its rounds, and what memory it took when it is warm."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+
+    def start(self, prepared: Any, how: str, done: int) -> None:
+        from gossamer.bench import data_bytes, state_bytes
+
+        work = prepared.training
+        self._turns.facts |= {"how": how, "needed": state_bytes(work) + data_bytes(work.dataset)}
+
+    def round(self, metrics: dict[str, Any], timings: dict[str, Any]) -> None:
+        if self._turns.warming:
+            self._turns.facts |= memory()
+        self._turns.over()
+
+    def say(self, message: str) -> None:
+        print(message, file=sys.stderr)
+
+
+def memory() -> dict[str, Any]:
+    """The most memory that this process held so far, and that it and its workers did, shared pages counted once."""
+    import resource
+
+    from gossamer.bench import memory_peak
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return {"alone": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, "together": memory_peak()}
+
+
+def main(name: str, role: str, number: int) -> None:
+    """Be a contender until there are no more turns."""
+    from benchmarks.workloads import find, loop_of
+    from gossamer.bench import matrix_rate
+
+    if role == "limit":
+        turns = Turns(0)
+        turns.tell(memory())  # what importing everything takes
+        while True:
+            turns.tell(matrix_rate(turns.hear()))
+    workload = find(name)
+    turns = Turns(workload.warm_up)
+    if role == "engine":
+        from gossamer import simulate
+
+        simulate(workload.experiment(), workers=number, observer=Watched(turns), keep_vectors=False)
+    elif role == "loop":
+        import torch
+
+        from gossamer.bench import flops_per_sample, gradients_per_step, steps_of_round
+        from gossamer.simulation import prepare
+
+        torch.set_num_threads(number)
+        training = prepare(workload.experiment()).training
+        steps = steps_of_round(training, 0)
+        per_step = training.batches.work().sum() / steps * gradients_per_step(training)
+        turns.facts |= {"steps": steps, "flops": flops_per_sample(training) * per_step}
+        loop = loop_of(workload.method, training, workload.channels_last)
+        while True:
+            loop.round()
+            turns.over()
+    else:
+        from benchmarks.others import RUNS
+
+        RUNS[role](turns.over)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

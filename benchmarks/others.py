@@ -1,0 +1,137 @@
+# mypy: disable-error-code="import-not-found", warn_unused_ignores=False
+"""Other simulators on the work of W1, where they are installed: the same model, samples, batches and local steps.
+
+flower    pip install "flwr[simulation]"   a server averages all 100 clients, since there are no graphs; one client
+                                           at a time on each core
+gossipy   pip install gossipy-dfl          on the ring, where a client sends to one neighbour at a time and trains when
+                                           it hears from one; one thread, or all
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from benchmarks.workloads import NEVER, WORKLOADS
+from gossamer.engines import Training
+from gossamer.simulation import prepare
+from gossamer.workers import usable_cores
+
+Over = Callable[[], None]
+
+
+@cache
+def work() -> Training:
+    """W1, once in each process."""
+    return prepare(WORKLOADS["W1"].experiment()).training
+
+
+def own_samples(client: int) -> tuple[Tensor, Tensor]:
+    """The samples of one client, as they are stored."""
+    rows, train = torch.as_tensor(work().batches.parts[client]), work().dataset.train
+    return train.inputs[rows], train.targets[rows]
+
+
+def train_locally(client: int, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """One epoch of a Flower client, which is five steps, from the weights that the server sent."""
+    torch.set_num_threads(1)
+    module = work().model.module(work().model.initial).train()
+    module.load_state_dict(weights)
+    optimizer = torch.optim.SGD(module.parameters(), lr=work().lr)
+    inputs, targets = own_samples(client)
+    for rows in torch.split(torch.randperm(len(targets)), work().batches.batch_size):
+        batch = inputs.index_select(0, rows).float().mul_(1 / 255)
+        optimizer.zero_grad()
+        cross_entropy(module(batch), targets.index_select(0, rows)).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return module.state_dict()
+
+
+def flower(over: Over) -> None:
+    """FedAvg over all clients in every round; `over` is called after each."""
+    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+    from flwr.app import ArrayRecord, MetricRecord, RecordDict
+    from flwr.app import Message as Letter
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import ServerApp
+    from flwr.serverapp.strategy import FedAvg
+    from flwr.simulation import run_simulation
+
+    class Paced(FedAvg):  # type: ignore[misc]  # untyped where it is not installed
+        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+            averaged = super().aggregate_train(server_round, replies)
+            over()
+            return averaged
+
+    client, server = ClientApp(), ServerApp()
+
+    @client.train()  # type: ignore[untyped-decorator]
+    def train(letter: Any, context: Any) -> Any:
+        after = train_locally(context.node_config["partition-id"], letter.content["arrays"].to_torch_state_dict())
+        content = RecordDict({"arrays": ArrayRecord(after), "metrics": MetricRecord({"num-examples": 1})})
+        return Letter(content=content, reply_to=letter)
+
+    @server.main()  # type: ignore[untyped-decorator]
+    def main(grid: Any, context: Any) -> None:  # noqa: ARG001  # Flower passes it
+        start = ArrayRecord(work().model.module(work().model.initial).state_dict())
+        Paced(fraction_evaluate=0.0).start(grid, start, num_rounds=NEVER)
+
+    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0}, "init_args": {"num_cpus": usable_cores()}}
+    run_simulation(server, client, len(work().batches.parts), backend_config=resources)
+
+
+def gossipy(over: Over) -> None:
+    """One message and one local epoch for each client in every round; `over` is called after each."""
+    if find_spec("torchvision") is None:  # gossipy imports it for data sets that nobody asks for here
+        sys.modules["torchvision"] = ModuleType("torchvision")
+    from gossipy.core import AntiEntropyProtocol, CreateModelMode, StaticP2PNetwork
+    from gossipy.data import DataDispatcher
+    from gossipy.data.handler import ClassificationDataHandler
+    from gossipy.model import TorchModel
+    from gossipy.model.handler import TorchModelHandler
+    from gossipy.node import GossipNode
+    from gossipy.simul import GossipSimulator, SimulationEventReceiver
+
+    class Net(TorchModel):  # type: ignore[misc]  # untyped where it is not installed
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = work().model.module(work().model.initial)
+
+        def init_weights(self) -> None: ...
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            outputs: Tensor = self.layers(inputs)
+            return outputs
+
+    class Paced(SimulationEventReceiver):  # type: ignore[misc]
+        def update_message(self, failed: bool, msg: Any = None) -> None: ...
+
+        def update_end(self) -> None: ...
+
+        def update_timestep(self, t: int) -> None:
+            over()
+
+    clients, train = len(work().batches.parts), work().dataset.train
+    data = ClassificationDataHandler(train.inputs.flatten(1).float() / 255, train.targets, test_size=0.0)
+    dispatcher = DataDispatcher(data, n=clients, eval_on_user=False)
+    ring = work().network.matrix(0).toarray()
+    ring[range(clients), range(clients)] = 0
+    handler = TorchModelHandler(
+        Net(), torch.optim.SGD, {"lr": work().lr}, nn.CrossEntropyLoss(), local_epochs=1,
+        batch_size=work().batches.batch_size, create_model_mode=CreateModelMode.MERGE_UPDATE,
+    )  # fmt: skip
+    nodes = GossipNode.generate(dispatcher, StaticP2PNetwork(clients, ring), handler, round_len=1, sync=True)
+    simulator = GossipSimulator(nodes, dispatcher, delta=1, protocol=AntiEntropyProtocol.PUSH)
+    simulator.init_nodes()
+    simulator.add_receiver(Paced())
+    simulator.start(NEVER)
+
+
+RUNS: dict[str, Callable[[Over], None]] = {"flower": flower, "gossipy": gossipy}

@@ -1,0 +1,260 @@
+"""The table of benchmarks: client-steps per second of Gossamer against the clean loop, and the processor's limit.
+
+    python -m benchmarks                         everything, in a few minutes
+    python -m benchmarks --only W1,W2 --quick
+    python -m benchmarks --out docs/tables/benchmarks.md
+
+All contenders of a workload take turns, again and again. A number is the median over the turns; a ratio is the median
+of the ratios within one round of turns, so that a slow minute of the machine falls on both sides of it.
+"""
+
+import argparse
+import os
+import re
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.contender import Contender
+from benchmarks.workloads import WORKLOADS, Workload
+from gossamer.bench import machine
+from gossamer.workers import usable_cores
+
+LOOP_1, LOOP_ALL, ENGINE_1, ENGINE_ALL = "loop 1", "loop all", "engine 1", "engine all"
+#: Packages that can be measured too, by the name under which they are installed.
+OTHERS = {"flower": ("flwr", "flwr"), "gossipy": ("gossipy", "gossipy-dfl")}
+
+console = Console(highlight=False)
+progress = Console(stderr=True, highlight=False)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the turns of one workload gave: client-steps per second of each contender, turn by turn."""
+
+    workload: Workload
+    rates: dict[str, list[float]]
+    #: What one core could do at most in the same turns, and how the engine ran with all workers.
+    limit: list[float]
+    how: str
+
+    def rate(self, who: str) -> float:
+        """Client-steps per second."""
+        return statistics.median(self.rates[who])
+
+    def ratios(self, who: str, to: str) -> list[float]:
+        """How many times faster, turn by turn."""
+        return [a / b for a, b in zip(self.rates[who], self.rates[to], strict=True)]
+
+    def ratio(self, who: str, to: str) -> float:
+        """How many times faster."""
+        return statistics.median(self.ratios(who, to))
+
+    def share(self, who: str, workers: int) -> float:
+        """The share of what so many cores could do at most."""
+        return statistics.median(a / (b * workers) for a, b in zip(self.rates[who], self.limit, strict=True))
+
+    @property
+    def spread(self) -> float:
+        """Half the range of the ratio to the loop, relative to it: how far to trust the last digits."""
+        ratios = self.ratios(ENGINE_ALL, LOOP_1)
+        return (max(ratios) - min(ratios)) / 2 / statistics.median(ratios)
+
+
+@contextmanager
+def nothing_kept() -> Iterator[None]:
+    """Let engines find out anew how to run: what one found on a busier day must not decide."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_CACHE_HOME"] = folder
+        yield
+
+
+@contextmanager
+def contending(who: dict[str, tuple[str, str, int]]) -> Iterator[dict[str, Contender]]:
+    """Contenders, warm and waiting, started one after the other so that none disturbs another's start."""
+    there: dict[str, Contender] = {}
+    try:
+        for name, what in who.items():
+            progress.print(f"[dim]  starting {name}[/]")
+            there[name] = Contender(*what)
+        yield there
+    finally:
+        for contender in there.values():
+            contender.close()
+
+
+def take_turns(workload: Workload, limit: Contender, cores: int, repeats: int, seconds: float) -> Outcome:
+    """Measure one workload."""
+    name = workload.name
+    who = {
+        LOOP_1: (name, "loop", 1), LOOP_ALL: (name, "loop", cores),
+        ENGINE_1: (name, "engine", 1), ENGINE_ALL: (name, "engine", cores),
+    }  # fmt: skip
+    if cores == 1:
+        del who[LOOP_ALL], who[ENGINE_ALL]
+    rates: dict[str, list[float]] = {key: [] for key in who}
+    limits = []
+    with contending(who) as there:
+        steps, flops = there[LOOP_1].facts["steps"], there[LOOP_1].facts["flops"]
+        for repeat in range(repeats):
+            limits.append(limit.turn(min(0.5, seconds)) / flops)
+            for key, contender in there.items():
+                rates[key].append(steps / statistics.median(contender.turn(seconds)))
+            told = ", ".join(f"{key} {values[-1]:,.0f}" for key, values in rates.items())
+            progress.print(f"[dim]  turn {repeat + 1} of {repeats}: {told}[/]")
+        last = there[list(who)[-1]].facts["how"]
+    if cores == 1:
+        rates |= {LOOP_ALL: rates[LOOP_1], ENGINE_ALL: rates[ENGINE_1]}
+    return Outcome(workload, rates, limits, last.partition(" (")[0])
+
+
+def measure_others(cores: int, repeats: int, seconds: float) -> dict[str, float | None]:
+    """Other simulators relative to the loop with one thread, in turns of their own: some never sit quite still.
+
+    One that works with threads is given one and all of them, and the better counts.
+    """
+    found: dict[str, float | None] = {}
+    for other, (package, _) in OTHERS.items():
+        if find_spec(package) is None:
+            found[other] = None
+            continue
+        progress.print(f"[bold]{other}[/]")
+        numbers = {1, cores} if other == "gossipy" else {cores}
+        who = {f"{other} {number}": ("W1", other, number) for number in sorted(numbers)}
+        with contending({LOOP_1: ("W1", "loop", 1)} | who) as there:
+            turns = [
+                {name: statistics.median(contender.turn(seconds)) for name, contender in there.items()}
+                for _ in range(repeats)
+            ]
+        found[other] = max(statistics.median(turn[LOOP_1] / turn[name] for turn in turns) for name in who)
+    return found
+
+
+def all_cores_at_once(cores: int, seconds: float) -> tuple[float, float]:
+    """The limit of one core, and of all cores working at the same time."""
+    with contending({f"core {i + 1}": ("", "limit", 1) for i in range(cores)}) as there:
+        alone: float = next(iter(there.values())).turn(seconds)
+        for contender in there.values():
+            contender.start_turn(seconds)
+        return alone, sum(contender.end_turn() for contender in there.values())
+
+
+def titles(cores: int) -> list[str]:
+    """The heads of the columns; what a ratio relates to stands behind the ×."""
+    threads, workers = (f"{cores} {thing}" if cores > 1 else f"1 {thing[:-1]}" for thing in ("threads", "workers"))
+    return [
+        "workload", "loop, 1 thread: steps/s", f"loop, {threads}: × loop", "Gossamer, 1 worker: × loop",
+        f"Gossamer, {workers}: × loop", f"Gossamer, {workers}: × loop, {threads}", f"Gossamer, {workers}: × 1 worker",
+        f"Gossamer, {workers}: of limit", "±",
+    ]  # fmt: skip
+
+
+def cells(outcome: Outcome, cores: int) -> list[str]:
+    """One line of the table."""
+    pairs = [(LOOP_ALL, LOOP_1), (ENGINE_1, LOOP_1), (ENGINE_ALL, LOOP_1), (ENGINE_ALL, LOOP_ALL)]
+    return [
+        outcome.workload.name,
+        f"{outcome.rate(LOOP_1):,.0f}",
+        *(f"{outcome.ratio(who, to):.2f}" for who, to in [*pairs, (ENGINE_ALL, ENGINE_1)]),
+        f"{100 * outcome.share(ENGINE_ALL, cores):.0f} %",
+        f"{100 * outcome.spread:.0f} %",
+    ]
+
+
+def table(outcomes: Sequence[Outcome], cores: int) -> Table:
+    """The table for a terminal."""
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, header_style="bold")
+    for index, head in enumerate(titles(cores)):
+        lines = re.sub(r"(?<=\d) |: |(?<=,) ", "\n", head.removeprefix("Gossamer, "))
+        shown.add_column(lines, justify="right" if index else "left", no_wrap=True)
+    for outcome in outcomes:
+        shown.add_row(*cells(outcome, cores))
+    return shown
+
+
+def notes(
+    command: str,
+    outcomes: Sequence[Outcome],
+    limits: tuple[float, float],
+    others: dict[str, float | None],
+    cores: int,
+) -> list[str]:
+    """What a reader must know to judge the table, in lines."""
+    here = machine()
+    alone, together = (rate / 1e9 for rate in limits)
+    lines = [
+        *(f"{o.workload.name}: {o.workload.title}. Gossamer ran {o.how}." for o in outcomes),
+        f"Measured {date.today()} by `{command}` on {here['processor']} ({here['cores']} cores, "
+        f"{here['instructions']}), {here['system']}, Python {here['python']}, torch {here['torch']}, {here['blas']}.",
+        "Steps are client-steps. A ratio is the median over turns that follow each other; ± is half the "
+        "range of the ratio to the loop.",
+        f"The limit is the fastest product of two 1024 × 1024 matrices in float32 on one core ({alone:.1f} GFLOP/s), "
+        f"times the workers, over the matrix products of a client-step. All {cores} cores at the same time reach "
+        f"{together:.1f} GFLOP/s.",
+    ]
+    for other, ratio in others.items():
+        package = OTHERS[other][1]
+        try:
+            what = f"{other} ({package} {version(package)})"
+        except PackageNotFoundError:
+            what = f"{other} ({package})"
+        told = "not installed" if ratio is None else f"{ratio:.2f} times the loop with one thread"
+        lines.append(f"{what} on the work of W1: {told}.")
+    return lines
+
+
+def markdown(outcomes: Sequence[Outcome], cores: int, lines: Sequence[str]) -> str:
+    """The table for a page, with its notes."""
+    heads = titles(cores)
+    rows = [f"| {' | '.join(heads)} |", "|---" + "|---:" * (len(heads) - 1) + "|"]
+    rows += [f"| {' | '.join(cells(outcome, cores))} |" for outcome in outcomes]
+    return "\n".join([*rows, "", *(f"- {line}" for line in lines)]) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print, and write down if asked."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Gossamer against the loop by hand.")
+    parser.add_argument("--only", default=",".join(WORKLOADS), metavar="W1,W2,...", help="some workloads")
+    parser.add_argument("--repeats", type=int, default=5, help="turns of each contender (default: 5)")
+    parser.add_argument("--quick", action="store_true", help="two short turns: an impression, not a measurement")
+    parser.add_argument("--out", type=Path, help="also write the table there, as Markdown")
+    given = parser.parse_args(arguments)
+    chosen = given.only.split(",")
+    if unknown := [name for name in chosen if name not in WORKLOADS]:
+        parser.error(f"--only: there is no {unknown[0]}, but {', '.join(WORKLOADS)}")
+    repeats, cores = 2 if given.quick else given.repeats, usable_cores()
+    outcomes, others = [], {}
+    limits = all_cores_at_once(cores, 0.3 if given.quick else 2.0)
+    with nothing_kept(), contending({"limit": ("", "limit", 1)}) as there:
+        for name in chosen:
+            workload = WORKLOADS[name]
+            progress.print(f"[bold]{name}[/] {workload.title}")
+            seconds = 0.3 if given.quick else workload.seconds
+            turns = min(repeats, workload.repeats or repeats)
+            outcomes.append(take_turns(workload, there["limit"], cores, turns, seconds))
+    if "W1" in chosen:
+        others = measure_others(cores, repeats, 0.3 if given.quick else 1.0)
+    command = " ".join(["python -m benchmarks", *(sys.argv[1:] if arguments is None else arguments)])
+    lines = notes(command, outcomes, limits, others, cores)
+    console.print(table(outcomes, cores))
+    for line in lines:
+        console.print(line, soft_wrap=True, markup=False)
+    if given.out:
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        given.out.write_text(markdown(outcomes, cores, lines), encoding="utf-8")
+        progress.print(f"written to {given.out}")
+
+
+if __name__ == "__main__":
+    main()
