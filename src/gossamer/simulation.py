@@ -457,14 +457,15 @@ class _Simulation:
         try:
             with _StopSignals(self._say_stopping) as stopping, one_thread():
                 while done < rounds:
-                    report = self.engine.round(done)
+                    report = self.engine.round(done, stopping.asked)
                     if bool(report.broken.any()) and self.on_divergence == "stop":
                         diverged = self._divergence(done + 1, report)
                         break
                     self._record(done + 1, report)
                     done += 1
                     every = self.experiment.checkpoint_every
-                    stop = self.group.any(stopping.asked)
+                    # Alone, one need not have been asked before the workers spoke to each other.
+                    stop = report.asked or (self.group.size == 1 and stopping.asked)
                     if done == rounds or stop or (every and done % every == 0):
                         self._save(done)
                     if stop and done < rounds:

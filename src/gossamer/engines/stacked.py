@@ -39,6 +39,8 @@ class RoundReport(NamedTuple):
     losses: Tensor
     #: Whether a client's loss or message left the finite numbers.
     broken: Tensor
+    #: Whether any worker asked to stop.
+    asked: bool
     client_bytes: np.ndarray
     server_bytes: int
     seconds_local: float
@@ -93,9 +95,10 @@ class Stacked:
         self.done = index
         return True
 
-    def round(self, index: int) -> RoundReport:
+    def round(self, index: int, asking: bool = False) -> RoundReport:
         """One round of all clients: local steps, messages, mixing, receiving.
 
+        With `asking`, this worker asks all others to stop after the round, and they are told in its report.
         A small state is kept until the next round, so that this one can be undone.
         """
         network, method = self.training.network, self.training.method
@@ -107,8 +110,7 @@ class Stacked:
         with self._own_random_stream():
             messages, losses, broken = self._local_work(index)
         done = self._now()
-        told = self.group.collect(torch.stack([losses.double(), broken.double()], 1), self.own, self.clients)
-        losses, broken = told[:, 0].to(self.dtype), told[:, 1] > 0
+        losses, broken, asked = self._tell(losses, broken, asking)
         mixing, sent = self._now(), list(messages)
         known = self._share_losses(losses, traffic) if getattr(method, "shares_loss", False) else None
         for step in range(index * hops, (index + 1) * hops):
@@ -119,7 +121,7 @@ class Stacked:
         self._buffers.turn()
         self.done = index + 1
         return RoundReport(
-            losses, broken, traffic.clients, traffic.server, done - started, mixing - done, self._now() - mixing
+            losses, broken, asked, traffic.clients, traffic.server, done - started, mixing - done, self._now() - mixing
         )
 
     def models(self) -> Tensor:
@@ -173,6 +175,14 @@ class Stacked:
                 about,
             )
             self._buffers.write(self.state, rows, after)
+
+    def _tell(self, losses: Tensor, broken: Tensor, asking: bool) -> tuple[Tensor, Tensor, bool]:
+        """Every client's loss, who broke, and whether anybody asks to stop: one word for all three."""
+        n, own = self.clients, slice(self.own.start, self.own.stop)
+        told = torch.zeros(2 * n + 1, dtype=torch.float64, device=self.device)
+        told[:n][own], told[n:-1][own], told[-1] = losses.double(), broken.double(), float(asking)
+        told = self.group.sum(told)  # a value plus zeros is that value, NaN and infinity included
+        return told[:n].to(self.dtype), told[n:-1] > 0, bool(told[-1] > 0)
 
     def _share_losses(self, losses: Tensor, traffic: Traffic) -> np.ndarray:
         """Every client tells all others its training loss: one number each."""
