@@ -27,9 +27,9 @@ def run(arguments: list[str], cwd: str, environment: dict[str, str], limit: int 
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     whole_round = Stacked.round
 
-    def slow_round(self: Stacked, index: int) -> Any:
+    def slow_round(self: Stacked, *arguments: Any) -> Any:
         time.sleep(pause)  # long enough for a signal to arrive in the middle
-        return whole_round(self, index)
+        return whole_round(self, *arguments)
 
     if pause:
         Stacked.round = slow_round  # type: ignore[method-assign]
