@@ -109,6 +109,10 @@ class Batches:
         return [samples[start : start + count] for start, count in places]
 
 
+#: Bytes of a single client's samples that are prepared for all its steps at once.
+CACHED = 4 << 20
+
+
 class Gathered:
     """All local steps of a chunk of clients in one round, ready to be taken one after the other.
 
@@ -161,7 +165,27 @@ class Gathered:
             values[: one.steps, place : place + 1] for values in (self._rows, self._weights, self.active, self.shares)
         )
         one.everyone = [True] * one.steps
+        one.__dict__.pop("_beforehand", None)
         return one
+
+    def take_alone(self, step: int) -> Batch:
+        """The same for a single client, without the dimension of clients."""
+        if self._dataset.augmentation is not None or self._channels_last or self._beforehand is None:
+            return Batch(*(values[0] for values in self.take(step)))
+        inputs, targets = self._beforehand
+        width = self._widths[step]
+        return Batch(inputs[step, :width], targets[step, :width], self._weights[step, 0, :width])
+
+    @cached_property
+    def _beforehand(self) -> tuple[Tensor, Tensor] | None:
+        """The samples of all steps, selected and scaled at once, where they are few enough to stay in the cache."""
+        train, rows = self._dataset.train, self._rows[:, 0]
+        if rows.numel() * train.inputs[0].numel() * self._dtype.itemsize > CACHED:
+            return None
+        flat = rows.reshape(-1)
+        inputs = self._dataset.scaling.apply(train.inputs.index_select(0, flat), self._dtype)
+        targets = train.targets.index_select(0, flat)
+        return inputs.view(*rows.shape, *inputs.shape[1:]), targets.view(*rows.shape, *targets.shape[1:])
 
     def take(self, step: int) -> Batch:
         """The tensors of one step, augmented and scaled."""

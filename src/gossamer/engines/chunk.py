@@ -116,23 +116,27 @@ class ChunkRunner:
         if alone:
             state, about = _only(state), _only(about)
         local = each(lambda s, a: method.begin(s, this_round(work, index, a)))(state, about)
-        total = lr.new_zeros(len(clients))
+        losses = []
         for k in range(gathered.steps if most is None else min(most, gathered.steps)):
             if self._model.draws_randomness:  # such a model runs one client at a time
                 torch.manual_seed(torch_seed(work.seed, Purpose.DROPOUT, int(clients[0]), index, k))
-            batch, active = gathered.take(k), gathered.active[k]
-            if alone:
-                batch = Batch(*(tensor[0] for tensor in batch))
+            batch = gathered.take_alone(k) if alone else gathered.take(k)
             taken, loss = self._step(index, alone, state, local, batch, about, lr)
             if not gathered.everyone[k]:  # a client that has done its steps keeps what it has
+                active = gathered.active[k]
                 taken = {name: torch.where(_like(active, new), new, local[name]) for name, new in taken.items()}
                 loss = torch.where(active, loss, 0.0)
             local = taken
-            total += loss * gathered.shares[k]
+            losses.append(loss)
         after, message = each(lambda s, y, a: method.finish(s, y, this_round(work, index, a)))(state, local, about)
         if alone:
             after, message = _one_row(after), _one_row(message)
-        return Outcome(after, message, torch.where(about["steps"] > 0, total, torch.nan))
+        trained = torch.full((len(clients),), torch.nan, dtype=lr.dtype, device=lr.device)
+        if losses:
+            rows = torch.stack(losses).view(len(losses), len(clients))
+            mean = (rows * gathered.shares[: len(losses)]).sum(0)
+            trained = torch.where(about["steps"] > 0, mean, trained)
+        return Outcome(after, message, trained)
 
     def _step(
         self, index: int, alone: bool, state: State, local: Local, batch: Batch, about: About, lr: Tensor
