@@ -109,10 +109,6 @@ class Batches:
         return [samples[start : start + count] for start, count in places]
 
 
-#: Bytes of a single client's samples that are prepared for all its steps at once.
-CACHED = 4 << 20
-
-
 class Gathered:
     """All local steps of a chunk of clients in one round, ready to be taken one after the other.
 
@@ -165,32 +161,33 @@ class Gathered:
             values[: one.steps, place : place + 1] for values in (self._rows, self._weights, self.active, self.shares)
         )
         one.everyone = [True] * one.steps
-        one.__dict__.pop("_beforehand", None)
         return one
 
-    def take_alone(self, step: int) -> Batch:
-        """The same for a single client, without the dimension of clients."""
-        if self._dataset.augmentation is not None or self._channels_last or self._beforehand is None:
-            return Batch(*(values[0] for values in self.take(step)))
-        inputs, targets = self._beforehand
-        width = self._widths[step]
-        return Batch(inputs[step, :width], targets[step, :width], self._weights[step, 0, :width])
-
-    @cached_property
-    def _beforehand(self) -> tuple[Tensor, Tensor] | None:
-        """The samples of all steps, selected and scaled at once, where they are few enough to stay in the cache."""
-        train, rows = self._dataset.train, self._rows[:, 0]
-        if rows.numel() * train.inputs[0].numel() * self._dtype.itemsize > CACHED:
+    def whole(self, most_bytes: int) -> Batch | None:
+        """All steps at once, [steps, clients, samples, ...], where all are alike and take little memory; else None."""
+        train = self._dataset.train
+        alike = len(set(self._widths)) == 1 and all(self.everyone) and self._dataset.augmentation is None
+        if not alike or self._rows.numel() * train.inputs[0].numel() * self._dtype.itemsize > most_bytes:
             return None
-        flat = rows.reshape(-1)
-        inputs = self._dataset.scaling.apply(train.inputs.index_select(0, flat), self._dtype)
-        targets = train.targets.index_select(0, flat)
-        return inputs.view(*rows.shape, *inputs.shape[1:]), targets.view(*rows.shape, *targets.shape[1:])
+        rows = self._rows[:, :, : self._widths[0]]
+        inputs, targets = self._select(rows.reshape(-1))
+        return Batch(
+            inputs.view(*rows.shape, *inputs.shape[1:]),
+            targets.view(*rows.shape, *targets.shape[1:]),
+            self._weights[:, :, : self._widths[0]],
+        )
 
     def take(self, step: int) -> Batch:
         """The tensors of one step, augmented and scaled."""
         clients, width = len(self._clients), self._widths[step]
-        rows = self._rows[step, :, :width].reshape(-1)
+        inputs, targets = self._select(self._rows[step, :, :width].reshape(-1), step)
+        return Batch(
+            inputs.view(clients, width, *inputs.shape[1:]),
+            targets.view(clients, width, *targets.shape[1:]),
+            self._weights[step, :, :width],
+        )
+
+    def _select(self, rows: Tensor, step: int = 0) -> tuple[Tensor, Tensor]:
         train = self._dataset.train
         # One selection of whole rows copies them as blocks; indexing by [clients, samples] goes number by number.
         inputs, targets = train.inputs.index_select(0, rows), train.targets.index_select(0, rows)
@@ -200,11 +197,7 @@ class Gathered:
         if self._channels_last:
             # Last, because scaling goes over channels, which are slow to reach once they lie side by side.
             inputs = inputs.contiguous(memory_format=torch.channels_last)
-        return Batch(
-            inputs.view(clients, width, *inputs.shape[1:]),
-            targets.view(clients, width, *targets.shape[1:]),
-            self._weights[step, :, :width],
-        )
+        return inputs, targets
 
     @cached_property
     def _draws(self) -> Draws:

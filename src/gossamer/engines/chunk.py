@@ -35,6 +35,10 @@ TRACE_AT, COMPILE_AT = 3, 6
 MOST_TRACED, MOST_COMPILED = 16, 2
 
 
+#: Steps that are recorded as one piece, if the samples of all of them take no more than so many bytes.
+MOST_AT_ONCE, CACHED = 8, 8 << 20
+
+
 class Plan(NamedTuple):
     """How a worker runs its clients."""
 
@@ -116,11 +120,39 @@ class ChunkRunner:
         if alone:
             state, about = _only(state), _only(about)
         local = each(lambda s, a: method.begin(s, this_round(work, index, a)))(state, about)
+        local, losses = self._all_steps(index, state, local, prepared, about, most)
+        after, message = each(lambda s, y, a: method.finish(s, y, this_round(work, index, a)))(state, local, about)
+        if alone:
+            after, message = _one_row(after), _one_row(message)
+        trained = torch.full((len(clients),), torch.nan, dtype=lr.dtype, device=lr.device)
+        if losses is not None:
+            mean = (losses.view(-1, len(clients)) * gathered.shares[: len(losses)]).sum(0)
+            trained = torch.where(about["steps"] > 0, mean, trained)
+        return Outcome(after, message, trained)
+
+    def _all_steps(
+        self, index: int, state: State, local: Local, prepared: Prepared, about: About, most: int | None
+    ) -> tuple[Local, Tensor | None]:
+        """All local steps: in one piece where they are few and alike and will be recorded, else one after the other.
+
+        Also the loss of each step before it, [steps, clients], if there is a step.
+        """
+        clients, gathered, _, lr = prepared
+        alone = len(clients) == 1
+        recorded = self.plan.step != "eager" and not self.trouble and not self._model.draws_randomness
+        if recorded and most is None and 1 < gathered.steps <= MOST_AT_ONCE:
+            batch = gathered.whole(CACHED)
+            if batch is not None:
+                if alone:
+                    batch = Batch(*(values[:, 0] for values in batch))
+                return self._step(index, alone, state, local, batch, about, lr, gathered.steps)
         losses = []
         for k in range(gathered.steps if most is None else min(most, gathered.steps)):
             if self._model.draws_randomness:  # such a model runs one client at a time
-                torch.manual_seed(torch_seed(work.seed, Purpose.DROPOUT, int(clients[0]), index, k))
-            batch = gathered.take_alone(k) if alone else gathered.take(k)
+                torch.manual_seed(torch_seed(self.training.seed, Purpose.DROPOUT, int(clients[0]), index, k))
+            batch = gathered.take(k)
+            if alone:
+                batch = Batch(*(values[0] for values in batch))
             taken, loss = self._step(index, alone, state, local, batch, about, lr)
             if not gathered.everyone[k]:  # a client that has done its steps keeps what it has
                 active = gathered.active[k]
@@ -128,36 +160,36 @@ class ChunkRunner:
                 loss = torch.where(active, loss, 0.0)
             local = taken
             losses.append(loss)
-        after, message = each(lambda s, y, a: method.finish(s, y, this_round(work, index, a)))(state, local, about)
-        if alone:
-            after, message = _one_row(after), _one_row(message)
-        trained = torch.full((len(clients),), torch.nan, dtype=lr.dtype, device=lr.device)
-        if losses:
-            rows = torch.stack(losses).view(len(losses), len(clients))
-            mean = (rows * gathered.shares[: len(losses)]).sum(0)
-            trained = torch.where(about["steps"] > 0, mean, trained)
-        return Outcome(after, message, trained)
+        return local, torch.stack(losses) if losses else None
 
     def _step(
-        self, index: int, alone: bool, state: State, local: Local, batch: Batch, about: About, lr: Tensor
+        self,
+        index: int,
+        alone: bool,
+        state: State,
+        local: Local,
+        batch: Batch,
+        about: About,
+        lr: Tensor,
+        steps: int | None = None,
     ) -> tuple[Local, Tensor]:
-        """One local step, by the fastest way that is ready for its shape."""
+        """One local step, or `steps` in a row, by the fastest way that is ready for their shape."""
         shape = (batch.inputs.shape, *local)
         if shape in self._ready:
             return self._ready[shape](state, local, batch, about, lr)
         if self.plan.step == "eager" or self.trouble or self._model.draws_randomness:
-            return self._eagerly(index, alone)(state, local, batch, about, lr)
+            return self._eagerly(index, alone, steps)(state, local, batch, about, lr)
         self._seen[shape] += 1
         if self._seen[shape] == TRACE_AT and len(self._recorded) < MOST_TRACED:
-            self._record(shape, index, alone, (state, local, batch, about, lr))
+            self._record(shape, index, alone, steps, (state, local, batch, about, lr))
         if self._seen[shape] == COMPILE_AT and shape in self._recorded and self._compiled < MOST_COMPILED:
             self._compile(shape)
-        step = self._recorded.get(shape) or self._eagerly(index, alone)
+        step = self._recorded.get(shape) or self._eagerly(index, alone, steps)
         return step(state, local, batch, about, lr)
 
-    def _eagerly(self, index: int, alone: bool) -> Step:
-        """A step as written: by the ordinary tape for one client, which costs less where nothing is vectorised."""
-        return self._as_step(index, alone, with_tape if alone else grad_and_value, plain_rate=True)
+    def _eagerly(self, index: int, alone: bool, steps: int | None) -> Step:
+        """Steps as written: by the ordinary tape for one client, which costs less where nothing is vectorised."""
+        return _in_a_row(self._as_step(index, alone, with_tape if alone else grad_and_value, plain_rate=True), steps)
 
     def _as_step(self, index: int, alone: bool, differentiate: Any = grad_and_value, plain_rate: bool = False) -> Step:
         def one(state: State, local: Local, batch: Batch, about: About, lr: Tensor) -> tuple[Local, Tensor]:
@@ -168,11 +200,13 @@ class ChunkRunner:
 
         return one if alone else vmap(one, in_dims=(0, 0, 0, 0, None))
 
-    def _record(self, shape: tuple[Any, ...], index: int, alone: bool, example: tuple[Any, ...]) -> None:
+    def _record(
+        self, shape: tuple[Any, ...], index: int, alone: bool, steps: int | None, example: tuple[Any, ...]
+    ) -> None:
         from gossamer.engines.recorded import Recorded  # torch's tracer takes a while to import
 
         try:
-            now, later = (Recorded(self._as_step(at, alone), example) for at in (index, index + 1))
+            now, later = (Recorded(_in_a_row(self._as_step(at, alone), steps), example) for at in (index, index + 1))
             if not now.same_as(later):
                 raise ValueError("it depends on the number of the round")
         except Exception as error:  # whatever a user's own model or method may raise
@@ -189,6 +223,21 @@ class ChunkRunner:
         except Exception as error:  # no compiler, or one that does not know some operation
             self.trouble = f"a step cannot be compiled, and is replayed as recorded: {gist(error)}"
         self._ready[shape] = self._recorded[shape]
+
+
+def _in_a_row(step: Step, steps: int | None) -> Step:
+    """So many steps as one, on batches with a leading dimension of steps; without a number, the step itself."""
+    if steps is None:
+        return step
+
+    def all_of_them(state: State, local: Local, batch: Batch, about: About, lr: Tensor) -> tuple[Local, Tensor]:
+        losses = []
+        for k in range(steps):
+            local, loss = step(state, local, Batch(*(values[k] for values in batch)), about, lr)
+            losses.append(loss)
+        return local, torch.stack(losses)
+
+    return all_of_them
 
 
 def _alone(function: Callable[..., Any]) -> Callable[..., Any]:
