@@ -69,10 +69,15 @@ class Buffers:
         """Write down what some clients keep, and what they send."""
         taken = set(aliases.values())
         self.write(self.back, rows, {name: value for name, value in state.items() if name not in taken})
+        self.expect(message, aliases)
+        for name, value in message.items():
+            self._messages[name][rows] = value
+
+    def expect(self, message: Message, aliases: dict[str, str]) -> None:
+        """Make room for messages like these."""
         for name, value in message.items():
             if name not in self._messages:
                 self._messages[name] = self.back[aliases[name]] if name in aliases else self._place(name, value)
-            self._messages[name][rows] = value
 
     def messages(self) -> Message:
         """What the clients send, as rows."""

@@ -217,7 +217,17 @@ class Stacked:
             sums = torch.stack([value.reshape(len(chunk), -1).sum(1) for value in outcome.message.values()]).sum(0)
             broken[rows] = ~torch.isfinite(sums) | (~torch.isfinite(outcome.losses) & trains[rows])
             self._buffers.keep(rows, outcome.state, outcome.message, self._aliases(outcome.message))
+        if not len(ordered):  # a server called others only: nobody here sends, but all take part in the mixing
+            silent = self._silent_message(index)
+            self._buffers.expect(silent, self._aliases(silent))
         return self._buffers.messages(), losses, broken
+
+    def _silent_message(self, index: int) -> Message:
+        """A row like those that a client would send, from one that takes no step."""
+        method, round = self.training.method, self._round(index, about_client(self.training, self.own.start, index))
+        state = {name: rows[0] for name, rows in self.state.items()}
+        _, message = method.finish(state, method.begin(state, round), round)
+        return {name: value[None] for name, value in message.items()}
 
     def _chunks(self, clients: np.ndarray, index: int) -> Iterator[Prepared]:
         """The clients in chunks of about the same size. For single ones, batches are prepared for many at once."""
