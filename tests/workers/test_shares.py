@@ -1,0 +1,197 @@
+"""Who owns which clients, and which rows cross between those who do."""
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from gossamer.graphs import GRAPHS
+from gossamer.mixing.exchange import Exchange
+from gossamer.workers import Group, as_group, can_fork, shares
+
+CPU = torch.device("cpu")
+forks = pytest.mark.skipif(not can_fork(), reason="workers are forked on Linux only")
+
+
+@st.composite
+def loads(draw: Any) -> tuple[np.ndarray, int]:
+    """Clients with some work each, a few of them with a great deal, and workers for them."""
+    work = draw(st.lists(st.one_of(st.just(0), st.integers(0, 20), st.integers(0, 10**6)), min_size=1, max_size=40))
+    return np.array(work, dtype=np.int64), draw(st.integers(1, len(work)))
+
+
+@given(loads())
+@settings(max_examples=200, deadline=None)
+def test_shares_are_stretches_that_cover_everyone_and_leave_nobody_idle(load: tuple[np.ndarray, int]) -> None:
+    work, workers = load
+    places = shares(work, workers)
+    assert len(places) == workers
+    assert [client for place in places for client in place] == list(range(len(work)))
+    assert all(len(place) > 0 for place in places)
+
+
+@given(loads())
+@settings(max_examples=200, deadline=None)
+def test_the_heaviest_share_is_at_most_one_client_above_the_mean(load: tuple[np.ndarray, int]) -> None:
+    work, workers = load
+    heaviest = max(int(work[place.start : place.stop].sum()) for place in shares(work, workers))
+    # Everyone counts for a little, work or not, so that those without are shared out as well.
+    slack = 2e-3 * max(1.0, float(work.mean())) * len(work)
+    assert heaviest <= work.sum() / workers + work.max() + slack
+
+
+def test_equal_clients_are_shared_out_equally() -> None:
+    for clients, workers in [(12, 1), (12, 2), (12, 3), (12, 4), (12, 12)]:
+        assert {len(place) for place in shares(np.full(clients, 7), workers)} == {clients // workers}
+
+
+def test_clients_that_do_nothing_are_shared_out_too() -> None:
+    assert {len(place) for place in shares(np.zeros(10, dtype=np.int64), 2)} == {5}
+
+
+@pytest.mark.parametrize("workers", [0, -1, 4])
+def test_there_is_no_worker_without_a_client(workers: int) -> None:
+    with pytest.raises(ValueError, match="3 clients cannot be shared out"):
+        shares(np.ones(3), workers)
+
+
+def together(workers: int, work: Callable[[Group], Any]) -> Any:
+    return as_group(workers, CPU, work)
+
+
+@st.composite
+def mixings(draw: Any) -> tuple[np.ndarray, list[range], int]:
+    """A matrix with few or many entries, and stretches of its rows for two or three workers."""
+    clients, workers = draw(st.integers(3, 12)), draw(st.integers(2, 3))
+    cuts = sorted(draw(st.sets(st.integers(1, clients - 1), min_size=workers - 1, max_size=workers - 1)))
+    seed, density = draw(st.integers(0, 2**31)), draw(st.sampled_from([0.0, 0.1, 0.3, 1.0]))
+    rng = np.random.default_rng(seed)
+    matrix = np.where(rng.random((clients, clients)) < density, rng.normal(size=(clients, clients)), 0.0)
+    if draw(st.booleans()):  # many send to few: what crosses are sums
+        matrix[1:] = np.diag(np.ones(clients))[1:]
+    return matrix, [range(a, b) for a, b in zip([0, *cuts], [*cuts, clients], strict=True)], seed
+
+
+@forks
+@given(st.lists(mixings(), min_size=12, max_size=12))
+@settings(max_examples=6, deadline=None)
+def test_mixing_across_workers_is_the_product_with_the_whole_matrix(cases: list[Any]) -> None:
+    """Several mixings by one group, since it takes a moment to fork it; one column, and many."""
+    for workers in (2, 3):
+        mine = [case for case in cases if len(case[1]) == workers]
+        rows = [np.random.default_rng(seed).normal(size=(len(matrix), 1 + seed % 40)) for matrix, _, seed in mine]
+
+        def work(group: Group, mine: list[Any] = mine, rows: list[np.ndarray] = rows) -> list[torch.Tensor]:
+            found = []
+            group.meet()
+            for (matrix, places, _), every in zip(mine, rows, strict=True):
+                own = places[group.rank]
+                held = torch.from_numpy(every[own.start : own.stop].copy())
+                into = held if len(matrix) % 2 else torch.empty_like(held)  # in place, and not
+                Exchange(sparse.csr_array(matrix), places, group.rank).apply(group, held, into)
+                found.append(group.collect(into, own, len(matrix)))
+            return found
+
+        for (matrix, _, _), every, mixed in zip(mine, rows, together(workers, work), strict=True):
+            np.testing.assert_allclose(mixed.numpy(), matrix @ every, rtol=0, atol=1e-12)
+
+
+@forks
+def test_wide_rows_cross_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks so small that a row takes many of them, the last one cut short."""
+    monkeypatch.setattr("gossamer.mixing.exchange.CROSSING_BLOCK", 200)
+    monkeypatch.setattr("gossamer.mixing.exchange.CACHE_BLOCK", 1)
+    rng = np.random.default_rng(0)
+    matrix, rows, places = rng.normal(size=(5, 5)), rng.normal(size=(5, 331)), [range(2), range(2, 5)]
+
+    def work(group: Group) -> torch.Tensor:
+        own = places[group.rank]
+        held = torch.from_numpy(rows[own.start : own.stop].copy())
+        Exchange(sparse.csr_array(matrix), places, group.rank).apply(group, held, held)
+        return group.collect(held, own, 5)
+
+    np.testing.assert_allclose(together(2, work).numpy(), matrix @ rows, rtol=0, atol=1e-12)
+
+
+def crossing(graph: Any, clients: int, workers: int) -> list[Exchange]:
+    matrix = GRAPHS.build(graph).bind(clients, 0).matrix(0)
+    places = shares(np.ones(clients), workers)
+    return [Exchange(matrix, places, rank) for rank in range(workers)]
+
+
+def test_on_a_ring_two_rows_cross_each_border_whatever_the_number_of_clients() -> None:
+    for clients in (9, 30):
+        exchanges = crossing("ring", clients, 3)
+        for rank, exchange in enumerate(exchanges):
+            before, after = (rank - 1) % 3, (rank + 1) % 3
+            assert exchange.takes == {before: 1, after: 1}
+            assert {give.worker: give.number for give in exchange.gives} == {before: 1, after: 1}
+
+
+def test_on_a_star_one_sum_goes_to_the_hub_and_one_row_comes_back() -> None:
+    hub, *others = crossing("star", 30, 3)
+    assert hub.takes == {1: 1, 2: 1}
+    assert {give.worker: give.number for give in hub.gives} == {1: 1, 2: 1}
+    assert all(give.rows is not None for give in hub.gives)  # the hub's own model
+    for exchange in others:
+        assert exchange.takes == {0: 1}  # and nothing between workers without the hub
+        assert [(give.worker, give.number) for give in exchange.gives] == [(0, 1)]
+        assert all(give.sums is not None for give in exchange.gives)  # what ten clients send, weighted and summed
+
+
+def test_nothing_crosses_where_nobody_talks() -> None:
+    for exchange in crossing("isolated", 9, 3):
+        assert exchange.takes == {}
+        assert exchange.gives == []
+
+
+@pytest.mark.parametrize("graph", ["ring", "star", "full", "torus", {"name": "erdos-renyi", "p": 0.4}, "exponential"])
+def test_what_one_gives_the_other_takes(graph: Any) -> None:
+    exchanges = crossing(graph, 16, 3)
+    for rank, exchange in enumerate(exchanges):
+        given = {give.worker: give.number for give in exchange.gives}
+        assert given == {other: exchanges[other].takes[rank] for other in range(3) if rank in exchanges[other].takes}
+        assert all(0 < number <= 6 for number in given.values())
+
+
+@forks
+def test_what_the_workers_say_to_each_other() -> None:
+    def work(group: Group) -> Any:
+        own = range(group.rank * 2, group.rank * 2 + 2)
+        values = torch.tensor([float("nan"), 1.0]) if group.rank else torch.tensor([float("inf"), 2.0])
+        group.meet()
+        return (
+            group.tell(f"worker {group.rank} says ü" * (1 + group.rank)),
+            group.tell("" if group.first else "x"),
+            group.any(group.rank == 1),
+            group.any(False),
+            group.sum(torch.ones(2) * (group.rank + 1)).tolist(),
+            group.collect(values, own, 4).tolist(),
+            os.getpid(),
+        )
+
+    words, silence, yes, no, total, everyone, process = together(2, work)
+    assert words == "worker 0 says ü"
+    assert silence.strip() == ""
+    assert (yes, no, total) == (True, False, [3.0, 3.0])
+    assert everyone[0] == float("inf")
+    assert everyone[1] == 2.0
+    assert everyone[2] != everyone[2]
+    assert everyone[3] == 1.0
+    assert process == os.getpid()  # the first worker is this process
+
+
+@forks
+def test_a_group_in_a_thread_of_its_own() -> None:
+    found = []
+    thread = threading.Thread(target=lambda: found.append(together(3, lambda group: group.sum(torch.ones(1)).item())))
+    thread.start()
+    thread.join(60)
+    assert found == [3.0]
