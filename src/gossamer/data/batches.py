@@ -174,7 +174,7 @@ class Gathered:
         return Batch(
             inputs.view(*rows.shape, *inputs.shape[1:]),
             targets.view(*rows.shape, *targets.shape[1:]),
-            self._weights[:, :, : self._widths[0]],
+            self._weights[:, :, : self._widths[0]].contiguous(),
         )
 
     def take(self, step: int) -> Batch:
@@ -184,7 +184,7 @@ class Gathered:
         return Batch(
             inputs.view(clients, width, *inputs.shape[1:]),
             targets.view(clients, width, *targets.shape[1:]),
-            self._weights[step, :, :width],
+            self._weights[step, :, :width].contiguous(),
         )
 
     def _select(self, rows: Tensor, step: int = 0) -> tuple[Tensor, Tensor]:

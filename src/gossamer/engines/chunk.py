@@ -174,7 +174,7 @@ class ChunkRunner:
         steps: int | None = None,
     ) -> tuple[Local, Tensor]:
         """One local step, or `steps` in a row, by the fastest way that is ready for their shape."""
-        shape = (batch.inputs.shape, *local)
+        shape = (alone, steps, batch.inputs.shape, *local)
         if shape in self._ready:
             return self._ready[shape](state, local, batch, about, lr)
         if self.plan.step == "eager" or self.trouble or self._model.draws_randomness:

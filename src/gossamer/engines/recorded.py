@@ -32,7 +32,9 @@ class Recorded:
             self._returned = tuple(after)
             return [*after.values(), loss]
 
-        self._example = _flatten(*example)
+        # Copies, because the recorder tells inputs apart by being different tensors: a first step, whose y is still x,
+        # would be recorded as if it were so in every step.
+        self._example = [value.clone() for value in _flatten(*example)]
         with torch.no_grad():
             self._graph: fx.GraphModule = make_fx(flat)(*self._example)
         _simplify(self._graph)
