@@ -206,8 +206,12 @@ class ChunkRunner:
         from gossamer.engines.recorded import Recorded  # torch's tracer takes a while to import
 
         try:
-            now, later = (Recorded(_in_a_row(self._as_step(at, alone), steps), example) for at in (index, index + 1))
-            if not now.same_as(later):
+            # The next round, and the last: a step that changes at some round differs in one of them.
+            now, *others = (
+                Recorded(_in_a_row(self._as_step(at, alone), steps), example)
+                for at in (index, index + 1, max(index + 1, self.training.rounds - 1))
+            )
+            if not all(now.same_as(other) for other in others):
                 raise ValueError("it depends on the number of the round")
         except Exception as error:  # whatever a user's own model or method may raise
             self.trouble = f"a step cannot be recorded: {gist(error)}"
