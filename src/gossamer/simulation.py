@@ -275,14 +275,16 @@ def _start(
             mine = _plan(prepared.training, options, group.size, RunFolder(path) if path else None)
             chosen = Plan.from_json(group.tell(mine.to_json() if group.first else ""))
         speaker: Observer = observer if group.first else Silent()
+        spill = Path(spill) if (spill := options.get("spill")) else None
+        with _memory_errors(prepared, group):
+            engine = Stacked(prepared.training, chosen, group, spill)
         folder, locked, past_rounds = None, nullcontext(), False
         if path is not None:
+            group.meet()  # nothing is written before everyone has room
             folder, past_rounds = _folder(group, path, experiment, going_on, prepared, chosen)
             if group.first and not folder.finished:
                 locked = folder.locked()  # type: ignore[assignment]
         with locked, _memory_errors(prepared, group):
-            spill = options.get("spill")
-            engine = Stacked(prepared.training, chosen, group, Path(spill) if spill else None)
             past = _take_back(folder, experiment, engine, speaker) if folder and past_rounds else []
             quiet = folder is not None and folder.finished and len(past) == experiment.rounds
             watcher = Silent() if quiet else speaker
@@ -309,7 +311,7 @@ def number_of_workers(wanted: int | None, experiment: Experiment, observer: Obse
                 f"workers: {size} for {experiment.clients} clients; start at most one for each client"
             )
         return size
-    number = wanted or int(os.environ.get("GOSSAMER_WORKERS", "0")) or None
+    number = wanted if wanted is not None else _workers_of_environment()
     if number is None:
         number = usable_cores() if torch.device(experiment.device).type == "cpu" and can_fork() else 1
         return min(number, experiment.clients)
@@ -323,6 +325,14 @@ def number_of_workers(wanted: int | None, experiment: Experiment, observer: Obse
             "workers: this system cannot fork workers; start them with torchrun (see docs/scaling.md)"
         )
     return number
+
+
+def _workers_of_environment() -> int | None:
+    """The number of workers that GOSSAMER_WORKERS names."""
+    value = os.environ.get("GOSSAMER_WORKERS", "")
+    if value and not (value.isdecimal() and int(value)):
+        raise ExperimentError(f"GOSSAMER_WORKERS: should be a whole number, at least 1 (got {value})")
+    return int(value) if value else None
 
 
 def _plan(training: Training, options: Options, workers: int, folder: RunFolder | None) -> Plan:

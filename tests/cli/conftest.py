@@ -140,12 +140,44 @@ class Spawned(NamedTuple):
 
     def signal_after(self, folder: Path, rounds: int, number: int) -> Answer:
         """Send a signal as soon as so many rounds are on record."""
-        until = time.monotonic() + 60
-        while time.monotonic() < until and self.process.is_alive() and lines(folder) < rounds:
-            time.sleep(0.005)
+        self.after(folder, rounds)
         assert self.process.pid is not None
         os.kill(self.process.pid, number)
         return self.wait()
+
+    def after(self, folder: Path, rounds: int) -> list[int]:
+        """Wait until so many rounds are on record; gives the process ids of the command's workers."""
+        until = time.monotonic() + 60
+        while time.monotonic() < until and self.process.is_alive() and lines(folder) < rounds:
+            time.sleep(0.005)
+        return children(self.process.pid)
+
+    def all_gone(self, processes: list[int]) -> bool:
+        """Whether these processes end, which they are given some time for."""
+        until = time.monotonic() + 15
+        while time.monotonic() < until and any(map(alive, processes)):
+            time.sleep(0.02)
+        return not any(map(alive, processes))
+
+
+def children(process: int | None) -> list[int]:
+    """The processes that another one has started, the oldest first."""
+    of = ((int(path.name), about(int(path.name))) for path in Path("/proc").glob("[0-9]*"))
+    return sorted(number for number, (_, parent) in of if parent == process)
+
+
+def alive(process: int) -> bool:
+    """Whether a process runs; one that has ended and that nobody asks after does not."""
+    return about(process)[0] not in "ZX"
+
+
+def about(process: int) -> tuple[str, int]:
+    """The state of a process by its letter, and who started it."""
+    try:
+        state, parent, *_ = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].split()
+    except (OSError, ValueError):  # it is gone
+        return "X", 0
+    return state, int(parent)
 
 
 @pytest.fixture

@@ -68,10 +68,9 @@ class Buffers:
     def keep(self, rows: Any, state: State, message: Message, aliases: dict[str, str]) -> None:
         """Write down what some clients keep, and what they send."""
         taken = set(aliases.values())
-        self.write(self.back, rows, {name: value for name, value in state.items() if name not in taken})
         self.expect(message, aliases)
-        for name, value in message.items():
-            self._messages[name][rows] = value
+        kept = [(self.back[name], value) for name, value in state.items() if name not in taken]
+        _put(rows, kept + [(self._messages[name], value) for name, value in message.items()])
 
     def expect(self, message: Message, aliases: dict[str, str]) -> None:
         """Make room for messages like these."""
@@ -84,12 +83,8 @@ class Buffers:
         return dict(self._messages)
 
     def write(self, place: State, rows: Any, values: State) -> None:
-        """Put rows in their place, unless they are there already."""
-        for name, value in values.items():
-            target = place[name]
-            if isinstance(rows, slice) and value.data_ptr() == target[rows].data_ptr():
-                continue
-            target[rows] = value
+        """Put rows of the state in their place."""
+        _put(rows, [(place[name], value) for name, value in values.items()])
 
     def turn(self) -> None:
         """The round is over: what was written is the state."""
@@ -128,6 +123,21 @@ class Buffers:
         return spilled(self._spill, shape, like.dtype)
 
 
+def _put(rows: Any, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """Write rows of some tensors, unless they are there already.
+
+    A value may itself lie where another one is to be written: two parts of a state that change places, say.
+    """
+    targets = {target.untyped_storage().data_ptr() for target, _ in pairs}
+    moves = []
+    for target, value in pairs:
+        if isinstance(rows, slice) and value.data_ptr() == target[rows].data_ptr() and value.is_contiguous():
+            continue
+        moves.append((target, value.clone() if value.untyped_storage().data_ptr() in targets else value))
+    for target, value in moves:
+        target[rows] = value
+
+
 def spilled(folder: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """A tensor in a file that has no name: it is gone when the process ends, however it ends."""
     try:
@@ -150,7 +160,7 @@ def unread_by_receive(method: Method, state: State, message: Message, round: Rou
 
 
 class _Watched(Mapping[str, Tensor]):
-    """A state that remembers which of its parts were read."""
+    """A state that remembers which of its parts were read; whoever copies it reads all."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -165,6 +175,16 @@ class _Watched(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._state)
+
+    def __or__(self, other: Mapping[str, Tensor]) -> State:
+        return {**self, **other}
+
+    def __ror__(self, other: Mapping[str, Tensor]) -> State:
+        return {**other, **self}
+
+    def copy(self) -> State:
+        """What a dictionary gives."""
+        return {**self}
 
 
 def keep_freed_memory() -> None:

@@ -66,7 +66,6 @@ class Stacked:
         self.runner = ChunkRunner(training, self.plan)
         self.mixer = Mixer(training.network, self.places, group)
         self._buffers = Buffers(training.method.init(training.model.initial), len(self.own), spill, group.here)
-        self._unread: list[str] | None = None
         self.done = 0
         """Rounds that are whole; of a state that was loaded, the loader says it."""
 
@@ -208,6 +207,7 @@ class Stacked:
             self._buffers.carry_over(torch.as_tensor(np.setdiff1d(everyone, clients) - self.own.start))
         # Clients of similar work go together, so that few wait for the longest.
         ordered = clients[np.argsort(self.training.batches.steps[clients], kind="stable")]
+        aliases: dict[str, str] | None = None
         for prepared in self._chunks(ordered, index):
             chunk = prepared.clients
             rows = _as_index(chunk - self.own.start)
@@ -216,10 +216,12 @@ class Stacked:
             # Summed here, while the messages are in the cache: a sum is finite just if everything in it is, or nearly.
             sums = torch.stack([value.reshape(len(chunk), -1).sum(1) for value in outcome.message.values()]).sum(0)
             broken[rows] = ~torch.isfinite(sums) | (~torch.isfinite(outcome.losses) & trains[rows])
-            self._buffers.keep(rows, outcome.state, outcome.message, self._aliases(outcome.message))
-        if not len(ordered):  # a server called others only: nobody here sends, but all take part in the mixing
+            if aliases is None:
+                aliases = self._aliases(outcome.message, index)
+            self._buffers.keep(rows, outcome.state, outcome.message, aliases)
+        if aliases is None:  # a server called others only: nobody here sends, but all take part in the mixing
             silent = self._silent_message(index)
-            self._buffers.expect(silent, self._aliases(silent))
+            self._buffers.expect(silent, self._aliases(silent, index))
         return self._buffers.messages(), losses, broken
 
     def _silent_message(self, index: int) -> Message:
@@ -241,14 +243,13 @@ class Stacked:
             else:
                 yield prepared
 
-    def _aliases(self, message: Message) -> dict[str, str]:
-        """Which parts of the state nobody reads any more once a client has sent, and so can hold its message."""
-        if self._unread is None:
-            about = about_client(self.training, self.own.start, 0)
-            state = {name: rows[0] for name, rows in self.state.items()}
-            first = {name: rows[0] for name, rows in message.items()}
-            self._unread = unread_by_receive(self.training.method, state, first, self._round(0, about))
-        return self._buffers.fitting(message, self._unread)
+    def _aliases(self, message: Message, index: int) -> dict[str, str]:
+        """Which parts of the state nobody reads in this round once a client has sent, and so can hold its message."""
+        about = about_client(self.training, self.own.start, index)
+        state = {name: rows[0] for name, rows in self.state.items()}
+        first = {name: rows[0] for name, rows in message.items()}
+        unread = unread_by_receive(self.training.method, state, first, self._round(index, about))
+        return self._buffers.fitting(message, unread)
 
     def _receive(self, receive: Any, messages: Message, index: int) -> None:
         """What becomes of the state when the mixed messages arrive, for as many clients at a time as fit the cache."""

@@ -5,9 +5,11 @@ need nothing of it to be sent: an experiment may hold any Python object.
 """
 
 import ctypes
+import gc
 import json
 import multiprocessing
 import os
+import secrets
 import signal
 import sys
 import tempfile
@@ -17,14 +19,17 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache, partial
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
 from typing import Any, TypeVar
 
 import torch
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from gossamer.errors import DivergenceError, GossamerError
-from gossamer.workers.group import ALONE, Distributed, Group, WorkerLost
+from gossamer.workers.group import ALONE, PATIENCE, Distributed, Group, WorkerLost
 
 Result = TypeVar("Result")
 
@@ -63,7 +68,7 @@ def as_group(workers: int, device: torch.device, work: Callable[[Group], Result]
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        group = Distributed(rank, size, device, init_method="env://")
+        group = Distributed(rank, size, device, store=_meeting_place(rank, size))
         group.here = int(os.environ.get("LOCAL_WORLD_SIZE", size))
         try:
             return work(group)
@@ -73,6 +78,49 @@ def as_group(workers: int, device: torch.device, work: Callable[[Group], Result]
     if workers == 1:
         return work(ALONE)
     return _Forked(workers, device).run(work)
+
+
+def _meeting_place(rank: int, size: int) -> Store:
+    """Where the processes of a launcher find each other: a name in its store that was never used before.
+
+    The store outlives restarts, and runs that follow each other: it may hold the addresses of processes that are
+    gone. So the first process draws a name, and gives it to everyone who greets it with a word that is as fresh.
+    """
+    store, own = _launchers_store(), secrets.token_hex(8)
+    until = time.monotonic() + PATIENCE.total_seconds()
+
+    def wait_for(key: str, meanwhile: Callable[[], None] = lambda: None) -> str:
+        while not store.check([key]):
+            meanwhile()
+            if time.monotonic() > until:
+                raise WorkerLost(f"worker {rank} of {size} cannot join the others: they do not come.")
+            time.sleep(0.01)
+        return bytes(store.get(key)).decode()
+
+    def answer(other: int) -> None:
+        if store.check([f"gossamer/greets/{other}"]):
+            greeting = bytes(store.get(f"gossamer/greets/{other}")).decode()
+            store.set(f"gossamer/answers/{other}/{greeting}", own)
+
+    if rank == 0:
+        name = own
+        for other in range(1, size):  # only a process that lives repeats a word that was drawn just now
+            wait_for(f"gossamer/comes/{other}/{name}", partial(answer, other))
+    else:
+        store.set(f"gossamer/greets/{rank}", own)
+        name = wait_for(f"gossamer/answers/{rank}/{own}")
+        store.set(f"gossamer/comes/{rank}/{name}", "")
+    return PrefixStore(f"gossamer/{name}", store)
+
+
+@cache
+def _launchers_store() -> Store:
+    """The launcher's store; without one, the first process holds it, for as long as it lives."""
+    try:
+        store, _, _ = next(rendezvous("env://", timeout=PATIENCE))
+    except (RuntimeError, ValueError) as error:
+        raise WorkerLost(f"this worker cannot reach the first one: {str(error).splitlines()[0]}") from error
+    return store  # type: ignore[no-any-return]
 
 
 class Relayed(GossamerError):
@@ -91,6 +139,7 @@ class _Forked:
         self.device = device
         self.children: list[ForkProcess] = []
         self.last_words: list[Connection] = []
+        self.over = False
 
     def run(self, work: Callable[[Group], Result]) -> Result:
         with tempfile.TemporaryDirectory(prefix="gossamer-") as folder, _on_loopback():
@@ -116,6 +165,7 @@ class _Forked:
                     try:
                         result = work(group)
                     finally:
+                        self.over = True  # what the others make of our going is no news
                         with suppress(RuntimeError):
                             group.close()
                 self._end(patience=10)
@@ -128,6 +178,9 @@ class _Forked:
     def _be_worker(self, rank: int, meeting: str, work: Callable[[Group], Any], says: Connection, parent: int) -> None:
         """The life of a forked worker; the process ends with it."""
         _die_with(parent)
+        # Of what is inherited nothing is collected: a process group that a traceback of the parent's still holds would
+        # wait for its threads, which are not here.
+        gc.freeze()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first worker hears it too, and decides for all
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         torch.set_num_threads(1)
@@ -157,7 +210,7 @@ class _Forked:
             return
 
         def look(*_: Any) -> None:
-            if any(child.exitcode not in (None, 0) for child in self.children):
+            if not self.over and any(child.exitcode not in (None, 0) for child in self.children):
                 raise WorkerLost("a worker died")
 
         before = signal.signal(signal.SIGCHLD, look)

@@ -1,0 +1,252 @@
+"""What goes wrong in one worker is said once, with the reason, and leaves nothing behind."""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from gossamer import Experiment, per_client, simulate
+from gossamer.errors import ExperimentError, GossamerError, RunFolderError
+from gossamer.simulation import Diverged, Interrupted, Metrics, Silent
+from gossamer.workers import WorkerLost, as_group, can_fork
+from problems import samples, tiny_net
+
+pytestmark = pytest.mark.skipif(not can_fork(), reason="workers are forked on Linux only")
+CLIENTS = 6
+#: What depends on who is quicker is tried so many times.
+TRIES = 5
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """After whatever happened: no worker, no group, and the process as it was."""
+    before = signal.getsignal(signal.SIGCHLD), os.environ.get("GLOO_SOCKET_IFNAME")
+    yield
+    assert children() == []
+    assert not dist.is_initialized()
+    assert (signal.getsignal(signal.SIGCHLD), os.environ.get("GLOO_SOCKET_IFNAME")) == before
+    # And it works the next time.
+    assert as_group(2, torch.device("cpu"), lambda group: group.sum(torch.ones(1)).item()) == 2
+
+
+def children() -> list[int]:
+    """The processes that this one has started, apart from those that other tests keep for later."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            number, _, rest = status.read_text().partition(" (")
+            _, _, fields = rest.rpartition(") ")
+            command = (status.parent / "cmdline").read_text()
+        except OSError:  # it has just ended
+            continue
+        if int(fields.split()[1]) == os.getpid() and "from multiprocessing." not in command:
+            found.append(int(number))
+    return found
+
+
+def experiment(**changed: Any) -> Experiment:
+    settings: dict[str, Any] = {
+        "method": "dfedavg", "dataset": samples([4] * CLIENTS, seed=1), "model": tiny_net, "batch_size": 4,
+        "local_steps": 2, "rounds": 3, **changed,
+    }  # fmt: skip
+    return Experiment(clients=CLIENTS, **settings)
+
+
+class Allergic(nn.Module):
+    """Cannot stand one sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if inputs.max() > 1e6:
+            raise LookupError("a sample it cannot stand")
+        scores: Tensor = self.layer(inputs)
+        return scores
+
+
+def poisoned(client: int) -> Experiment:
+    """One client holds that sample."""
+    rng = np.random.default_rng(0)
+    held = [(rng.normal(size=(4, 3)), rng.integers(3, size=4)) for _ in range(CLIENTS)]
+    held[client][0][:] = 1e7
+    return experiment(dataset=per_client(held, held[0], classes=3), model=Allergic)
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_an_exception_in_one_worker_names_the_worker_and_the_reason(workers: int, tmp_path: Path) -> None:
+    for number in range(TRIES):
+        with pytest.raises(WorkerLost) as lost:
+            simulate(poisoned(CLIENTS - 1), workers=workers, out=tmp_path / str(number))
+        words = str(lost.value)
+        assert f"worker {workers - 1} of {workers} (process " in words
+        assert "failed: LookupError: a sample it cannot stand" in words
+        assert words.count("Traceback") == 1  # it may be a bug, so where it was is told
+        assert f"gossamer resume {tmp_path / str(number)}" in words
+        assert lost.value.exit_code == 1
+
+
+def test_an_exception_in_the_first_worker_is_that_exception() -> None:
+    """The others leave when it does, which is no reason."""
+    for _ in range(TRIES):
+        with pytest.raises(LookupError, match="a sample it cannot stand"):
+            simulate(poisoned(2), workers=2, chunk=1)
+
+
+def test_a_refusal_by_the_first_worker_is_that_refusal(tmp_path: Path) -> None:
+    (tmp_path / "a letter.txt").write_text("dear client")
+    for _ in range(TRIES):
+        with pytest.raises(RunFolderError, match="exists and is not a run folder"):
+            simulate(experiment(), workers=2, out=tmp_path)
+
+
+def test_a_refusal_by_all_workers_is_said_once() -> None:
+    for _ in range(TRIES):
+        with pytest.raises(GossamerError, match=r"^--spill /proc/nowhere: cannot be written: [^\n]*$") as refusal:
+            simulate(experiment(), workers=2, spill="/proc/nowhere")
+        assert refusal.value.exit_code == 2
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_a_divergence_is_a_divergence(workers: int, tmp_path: Path) -> None:
+    for number in range(TRIES):
+        with pytest.raises(Diverged, match="diverged in round 1 at 6 clients") as end:
+            simulate(experiment(lr=1e30), workers=workers, out=tmp_path / str(number))
+        assert end.value.run.diverged == str(end.value)
+        assert "diverged" in (tmp_path / str(number) / "stopped.json").read_text()
+
+
+class Stopper(Silent):
+    """Presses Ctrl-C when a round is over."""
+
+    def round(self, metrics: Metrics, timings: Metrics) -> None:
+        if metrics["round"] == 2:
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interrupt_is_an_interrupt(tmp_path: Path) -> None:
+    for number in range(TRIES):
+        with pytest.raises(Interrupted) as stop:
+            simulate(experiment(rounds=9), workers=2, observer=Stopper(), out=tmp_path / str(number))
+        assert stop.value.folder == tmp_path / str(number)
+        assert 2 <= stop.value.round <= 3  # the others hear of it in the next round
+
+
+class Murderer(Silent):
+    """Kills a worker when a round is over."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.victim = 0
+
+    def round(self, metrics: Metrics, timings: Metrics) -> None:
+        if metrics["round"] == 2:
+            self.victim = max(children())
+            os.kill(self.victim, self.number)
+
+
+@pytest.mark.parametrize(("workers", "number"), [(2, signal.SIGKILL), (3, signal.SIGSEGV)])
+def test_a_worker_that_is_killed_is_named_with_the_signal(workers: int, number: signal.Signals) -> None:
+    for _ in range(3):
+        observer = Murderer(number)
+        with pytest.raises(WorkerLost) as lost:
+            simulate(experiment(rounds=200), workers=workers, observer=observer)
+        words = f"worker {workers - 1} of {workers} (process {observer.victim}) was killed by {number.name}."
+        assert str(lost.value).startswith(words)
+        assert ("when memory runs out" in str(lost.value)) == (number == signal.SIGKILL)
+
+
+def test_a_run_in_a_thread_of_its_own_has_workers_too() -> None:
+    """Where no signal can be caught."""
+    found: list[Any] = []
+
+    def work() -> None:
+        found.append(simulate(experiment(dtype="float64"), workers=3))
+        try:
+            simulate(poisoned(CLIENTS - 1), workers=2)
+        except WorkerLost as error:
+            found.append(str(error))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(60)
+    assert len(found) == 2
+    alone = simulate(experiment(dtype="float64"), workers=1)
+    torch.testing.assert_close(found[0].vectors, alone.vectors, rtol=0, atol=1e-10)
+    assert "failed: LookupError: a sample it cannot stand" in found[1]
+
+
+class Listening(Silent):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, message: str) -> None:
+        self.said.append(message)
+
+
+def test_more_workers_than_clients_is_said_and_done_with_fewer() -> None:
+    observer = Listening()
+    run = simulate(experiment(dtype="float64"), workers=9, observer=observer)
+    assert observer.said == ["9 workers for 6 clients: 6 will do"]
+    alone = simulate(experiment(dtype="float64"), workers=1)
+    torch.testing.assert_close(run.vectors, alone.vectors, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"workers": 0}, r"workers: should be a whole number, at least 1 \(got 0\)"),
+        ({"workers": -1}, r"workers: .* \(got -1\)"),
+        ({"workers": 1.5}, r"workers: .* \(got 1.5\)"),
+        ({"workers": True}, r"workers: .* \(got True\)"),
+        ({"chunk": 0}, r"chunk: should be a whole number, at least 1 \(got 0\)"),
+        ({"step": "nonsense"}, r"step: should be 'eager' or 'traced' or 'compiled' \(got 'nonsense'\)"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ExperimentError, match=says):
+        simulate(experiment(), **options)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "many"])
+def test_a_number_of_workers_that_means_nothing_in_the_environment(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOSSAMER_WORKERS", value)
+    with pytest.raises(ExperimentError, match=rf"GOSSAMER_WORKERS.*{value}"):
+        simulate(experiment())
+
+
+def test_a_number_of_workers_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOSSAMER_WORKERS", "7")
+    observer = Listening()
+    simulate(experiment(), observer=observer)
+    assert observer.said == ["7 workers for 6 clients: 6 will do"]
+
+
+def _in_a_pool(workers: int | None) -> str:
+    try:
+        return str(len(simulate(experiment(), workers=workers).vectors))
+    except ExperimentError as error:
+        return str(error)
+
+
+def test_a_process_of_somebody_elses_pool_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a process may have no children."""
+    monkeypatch.delenv("GOSSAMER_WORKERS")
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        alone, refused = pool.map_async(_in_a_pool, [None, 2]).get(60)
+        pool.close()
+        pool.join()
+    assert alone == str(CLIENTS)
+    assert refused.startswith("workers: this system cannot fork workers")

@@ -1,0 +1,225 @@
+"""A state that has one place in memory, or a place in a file, gives the numbers of one that has two."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gossamer import Experiment, GossamerError, resume, simulate
+from gossamer.data import Dataset, Samples, Scaling
+from gossamer.engines import Isolated, OutOfMemory, Plan, Stacked
+from gossamer.engines.memory import free_memory
+from gossamer.methods import METHODS, DFedAvg, Local, Message, Round, State
+from gossamer.simulation import Diverged, Interrupted, Metrics, Run, Silent, prepare
+from gossamer.workers import can_fork
+from problems import graph_for, samples, tiny_net
+
+RAGGED = [9, 1, 0, 4, 7, 2, 5]
+forks = pytest.mark.skipif(not can_fork(), reason="workers are forked on Linux only")
+
+
+@pytest.fixture
+def lean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a large state: there is one place for it, not two."""
+    monkeypatch.setattr("gossamer.engines.memory.SMALL_STATE", 0)
+
+
+def experiment(**changed: Any) -> Experiment:
+    settings: dict[str, Any] = {
+        "method": "dfedavg", "dataset": samples(RAGGED, seed=1), "model": tiny_net, "batch_size": 4, "local_epochs": 1,
+        "lr": 0.05, "rounds": 3, "dtype": "float64", **changed,
+    }  # fmt: skip
+    return Experiment(clients=len(settings["dataset"].clients), **settings)
+
+
+def on_its_graph(name: str, **changed: Any) -> Experiment:
+    graph: Any = graph_for(name, len(RAGGED))
+    if name == "dfedsgpsm-s":
+        graph = {"name": "directed-by-loss", "neighbours": 3}
+    if name == "scaffold":  # clients that are not called keep what they have
+        graph = {"name": "server", "participation": 0.5}
+    own_work = getattr(METHODS.build(name), "local_work", None)
+    return experiment(method=name, graph=graph, **({"local_epochs": None} if own_work else {}), **changed)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_needs_its_state_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of clients after each other, so that some are written while others are still to be read."""
+    training = prepare(on_its_graph(name)).training
+    roomy = Stacked(training, Plan(2))
+    monkeypatch.setattr("gossamer.engines.memory.SMALL_STATE", 0)
+    tight = Stacked(training, Plan(2))
+    for index in range(3):
+        one, other = roomy.round(index), tight.round(index)
+        assert torch.equal(one.losses.nan_to_num(-1), other.losses.nan_to_num(-1))
+        assert one.client_bytes.tolist() == other.client_bytes.tolist()
+        assert one.server_bytes == other.server_bytes
+    assert roomy.state.keys() == tight.state.keys()
+    for part, rows in roomy.state.items():
+        assert torch.equal(tight.state[part], rows), part
+    assert torch.isfinite(tight.models()).all()
+    assert not tight.undo(2)  # it would have to be kept
+
+
+class Remembers(DFedAvg):
+    """Keeps the model of the round before."""
+
+    def init(self, x0: Tensor) -> State:
+        return {"x": x0, "before": x0 * 0}
+
+    def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
+        return state, {"x": local["y"] + 0.1 * state["before"]}
+
+    def receive(self, state: State, mixed: Message, round: Round) -> State:
+        return {"x": mixed["x"], "before": state["x"]}
+
+
+class Swaps(DFedAvg):
+    """Two parts of its state change places in every round."""
+
+    def init(self, x0: Tensor) -> State:
+        return {"x": x0, "a": x0 * 0 + 1, "b": x0 * 0 + 2}
+
+    def receive(self, state: State, mixed: Message, round: Round) -> State:
+        return {"x": mixed["x"] + 0.1 * state["a"], "a": state["b"], "b": state["a"]}
+
+
+class SwapsEarly(Swaps):
+    """The same before it sends."""
+
+    def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
+        return {**state, "a": state["b"], "b": state["a"]}, {"x": local["y"]}
+
+    def receive(self, state: State, mixed: Message, round: Round) -> State:
+        return {**state, "x": mixed["x"] + 0.1 * state["a"]}
+
+
+class LooksBackLater(DFedAvg):
+    """Keeps a part of its old model from the third round on."""
+
+    def receive(self, state: State, mixed: Message, round: Round) -> State:
+        return {"x": mixed["x"] if round.number < 2 else 0.5 * (mixed["x"] + state["x"])}
+
+
+class Merges(DFedAvg):
+    """Writes its new state as a dictionary may be written."""
+
+    def receive(self, state: State, mixed: Message, round: Round) -> State:
+        return state | {"x": mixed["x"]}
+
+
+class Copies(DFedAvg):
+    """The same, another way."""
+
+    def receive(self, state: State, mixed: Message, round: Round) -> State:
+        after = state.copy()
+        after.update(mixed)
+        return after
+
+
+@pytest.mark.parametrize("room", [0, 1 << 20])
+@pytest.mark.parametrize("method", [Remembers, Swaps, SwapsEarly, LooksBackLater, Merges, Copies])
+def test_however_a_method_handles_its_state_nothing_is_written_over_too_early(
+    method: Any, room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against clients that have a state each, and nothing in common."""
+    monkeypatch.setattr("gossamer.engines.memory.SMALL_STATE", room)
+    training = prepare(experiment(method=method(), dataset=samples([4] * 5, seed=1))).training
+    stacked, isolated = Stacked(training, Plan(2)), Isolated(training)
+    for index in range(4):
+        stacked.round(index)
+        isolated.round(index)
+    torch.testing.assert_close(stacked.models(), isolated.models(), rtol=0, atol=1e-10)
+
+
+@forks
+@pytest.mark.parametrize("name", ["dfedavg", "dfedadmm-sam", "k-gt"])
+def test_two_workers_with_little_memory(name: str, lean: None) -> None:
+    described = on_its_graph(name)
+    torch.testing.assert_close(
+        simulate(described, workers=2).vectors, simulate(described, workers=1).vectors, rtol=0, atol=1e-10
+    )
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=forks)])
+def test_a_divergence_is_reported_without_the_state_before_it(lean: None, tmp_path: Path, workers: int) -> None:
+    blows_up = {"lr": 1.0, "weight_decay": 1e6, "local_epochs": None, "local_steps": 1}  # a millionfold in every round
+    described = experiment(**blows_up, dtype="float32", rounds=9, checkpoint_every=2)
+    with pytest.raises(Diverged, match=r"diverged in round \d+ at .*client.* Try a smaller lr") as end:
+        simulate(described, out=tmp_path / "r", workers=workers)
+    done = end.value.run.last["round"]
+    assert f"diverged in round {done + 1}" in str(end.value)
+    assert list(end.value.run.metrics["round"]) == list(range(1, done + 1))
+    assert "diverged" in (tmp_path / "r" / "stopped.json").read_text()
+    # What cannot be undone is not written down either.
+    rounds = sorted({int(path.name[6:12]) for path in (tmp_path / "r" / "checkpoints").iterdir()})
+    assert all(number % 2 == 0 and number <= done for number in rounds)
+    # To go on regardless starts from the last checkpoint, and gives what one gets who went on at once.
+    simulate(described, on_divergence="continue", out=tmp_path / "straight", workers=1)
+    resume(tmp_path / "r", experiment=described, on_divergence="continue", workers=1)
+    metrics = [(tmp_path / folder / "metrics.jsonl").read_bytes() for folder in ("r", "straight")]
+    assert metrics[0] == metrics[1]
+
+
+class StopsIn(Silent):
+    """Presses Ctrl-C when a round is over."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+
+    def round(self, metrics: Metrics, timings: Metrics) -> None:
+        if metrics["round"] == self.after:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_run_goes_on_from_its_last_checkpoint(lean: None, tmp_path: Path) -> None:
+    described = experiment(method="dfedadmm", rounds=6, checkpoint_every=2)
+    with pytest.raises(Interrupted) as stop:
+        simulate(described, out=tmp_path / "r", observer=StopsIn(5), workers=1)
+    assert stop.value.round == 4
+    again, straight = resume(tmp_path / "r", experiment=described, workers=1), simulate(described, workers=1)
+    assert torch.equal(again.vectors, straight.vectors)
+    assert again.metrics.equals(straight.metrics)
+
+
+@pytest.mark.parametrize("name", ["dfedavg", "dfedadmm-sam", "k-gt", "overlap-sgp", "dispfl", "scaffold"])
+def test_a_state_in_a_file_is_the_same_state(name: str, tmp_path: Path) -> None:
+    described = on_its_graph(name)
+    kept = simulate(described, workers=1)
+    spilled = simulate(described, workers=1, chunk=2, spill=tmp_path / "a" / "place")
+    torch.testing.assert_close(spilled.vectors, kept.vectors, rtol=0, atol=1e-10)
+    assert list((tmp_path / "a" / "place").iterdir()) == []  # the file has no name, and nothing is left of it
+
+
+@forks
+def test_every_worker_has_a_file_of_its_own(tmp_path: Path) -> None:
+    described = on_its_graph("dfedadmm")
+    run: Run = simulate(described, workers=2, spill=str(tmp_path), out=tmp_path / "r")
+    torch.testing.assert_close(run.vectors, simulate(described, workers=1).vectors, rtol=0, atol=1e-10)
+    assert [path.name for path in tmp_path.iterdir()] == ["r"]
+    assert torch.equal(resume(tmp_path / "r", experiment=described, workers=1, spill=tmp_path).vectors, run.vectors)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/meminfo"), reason="the system does not tell how much memory is free")
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=forks)])
+def test_a_state_that_does_not_fit_is_refused_before_it_is_made(workers: int, tmp_path: Path) -> None:
+    """Four times the memory that is free, over all workers of the machine together."""
+    width, kept = 200_000, 3
+    clients = 4 * free_memory() // (7 * width * kept * 8)
+    few = Samples(torch.randn(4, 3), torch.tensor([0, 1, 2, 0]))
+    owners = tuple(np.array([0]) for _ in range(clients))
+    described = experiment(
+        method="d-scaffold", graph="ring", dataset=Dataset("few", few, few, 3, (3,), Scaling(), None, clients=owners),
+        model=lambda: nn.Sequential(nn.Linear(3, width), nn.Linear(width, 3)), local_epochs=None, local_steps=1,
+        rounds=1,
+    )  # fmt: skip
+    with pytest.raises(GossamerError, match=r"out of memory: .* GiB .*--spill FOLDER") as refusal:
+        simulate(described, workers=workers, out=tmp_path / "r", chunk=1)
+    assert refusal.value.exit_code == 2
+    if workers == 1:
+        assert isinstance(refusal.value, OutOfMemory)
+    assert not (tmp_path / "r").exists()  # so the same command works as soon as there is room

@@ -1,0 +1,221 @@
+"""How clients are run (how many at a time, how a step is taken, how images lie) does not change the numbers."""
+
+import math
+import shutil
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gossamer import Experiment, simulate
+from gossamer.data import Augmentation, Dataset, Samples, Scaling
+from gossamer.methods import DFedAvg, Local, Round, State
+from gossamer.methods.local import Gradient
+from gossamer.simulation import Metrics, Prepared, Run, Silent
+from problems import graph_for, samples, tiny_net
+
+TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
+#: One client with fewer samples than a batch, one with none at all; whole batches else, so few shapes are recorded.
+RAGGED = [8, 1, 0, 4, 12, 8]
+#: Enough steps of one shape that they are recorded, and compiled if asked.
+ROUNDS = 4
+needs_compiler = pytest.mark.skipif(not shutil.which("g++"), reason="there is no C++ compiler")
+
+
+class Listening(Silent):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        self.how = ""
+        self.said: list[str] = []
+
+    def start(self, prepared: Prepared, how: str, done: int) -> None:
+        self.how = how
+
+    def say(self, message: str) -> None:
+        self.said.append(message)
+
+
+def experiment(**changed: Any) -> Experiment:
+    settings: dict[str, Any] = {
+        "method": "dfedavg", "graph": "ring", "dataset": samples(RAGGED, seed=1), "model": tiny_net, "batch_size": 4,
+        "local_epochs": 1, "lr": 0.1, "lr_decay": 0.9, "rounds": ROUNDS, "dtype": "float64", **changed,
+    }  # fmt: skip
+    return Experiment(clients=len(settings["dataset"].clients), **settings)
+
+
+def run(described: Experiment, listener: Listening | None = None, **options: Any) -> Run:
+    return simulate(described, observer=listener, **{"workers": 1, **options})
+
+
+def assert_same(one: Run, other: Run, tolerance: float) -> None:
+    assert torch.isfinite(other.vectors).all()
+    torch.testing.assert_close(one.vectors, other.vectors, rtol=0, atol=tolerance)
+    torch.testing.assert_close(
+        torch.tensor(one.metrics["local_loss"].to_numpy()), torch.tensor(other.metrics["local_loss"].to_numpy()),
+        rtol=0, atol=tolerance,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("method", "dtype", "chunks"),
+    [
+        ("dfedavg", "float64", (1, 2, 6)),
+        ("dfedavg", "float32", (3,)),
+        ("dfedsam-mgs", "float64", (3,)),
+        ("dfedadmm-sam", "float64", (1,)),
+        ("dfedadmm-sam", "float32", (3,)),
+        ("local-g-ecl", "float64", (3,)),
+        ("dfedsgpsm", "float64", (6,)),
+        ("dispfl", "float64", (2,)),
+        ("fedavg", "float64", (2,)),
+    ],
+)
+def test_recorded_steps_of_every_chunk_size_are_the_eager_ones_of_a_loop(
+    method: str, dtype: str, chunks: tuple[int, ...]
+) -> None:
+    """Clients of unequal size, one without samples; the learning rate changes from round to round."""
+    described = experiment(method=method, graph=graph_for(method, 6), dtype=dtype, weight_decay=1e-3, clip=5.0)
+    loop = run(described, chunk=1, step="eager")
+    for chunk in chunks:
+        listener = Listening()
+        assert_same(run(described, listener, chunk=chunk, step="traced"), loop, TOLERANCE[dtype])
+        assert f"{chunk} at a time, traced" in listener.how
+        assert listener.said == []  # nothing kept the steps from being recorded
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_it_does_not_matter_which_step_is_the_recorded_one(steps: int, chunk: int) -> None:
+    """Before a round's first step the local model is the very tensor that the state holds; after it, they differ."""
+    described = experiment(method="dfedadmm", dataset=samples([8] * 3, seed=1), local_epochs=None, local_steps=steps)
+    assert_same(run(described, chunk=chunk, step="traced"), run(described, chunk=1, step="eager"), 1e-10)
+
+
+def test_one_client_taking_two_steps_is_not_two_clients_taking_one() -> None:
+    """Their batches have the same shape: two with unequal work go step by step, and a third does its steps in a row."""
+    described = experiment(dataset=samples([4, 8, 8], seed=1), local_epochs=1)
+    assert_same(run(described, chunk=2, step="traced"), run(described, chunk=1, step="eager"), 1e-10)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("sizes", "chunk", "workers"),
+    [([8] * 4, 4, 1), ([8] * 70, 1, 2)],
+    ids=["together", "one-by-one"],
+)
+def test_compiled_steps(sizes: list[int], chunk: int, workers: int) -> None:
+    """Few shapes of batches, so that little is compiled; with two workers, each compiles for itself."""
+    described = experiment(dataset=samples(sizes, seed=1), model=lambda: nn.Linear(3, 3), rounds=6)
+    listener = Listening()
+    compiled = run(described, listener, chunk=chunk, step="compiled", workers=workers)
+    assert "compiled" in listener.how
+    assert listener.said == []
+    assert_same(compiled, run(described, chunk=1, step="eager"), 1e-10)
+
+
+def colour_images(clients: int) -> Dataset:
+    random = torch.Generator().manual_seed(0)
+    train = Samples(torch.randn(24, 3, 8, 8, generator=random), torch.arange(24) % 3)
+    owners = tuple(part.numpy() for part in torch.arange(24).chunk(clients))
+    return Dataset("noise", train, train, 3, (3, 8, 8), Scaling(), Augmentation(pad=2), clients=owners)
+
+
+def small_cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3)
+    )
+
+
+@pytest.mark.parametrize(("dtype", "lr"), [("float64", 0.1), ("float32", 0.01)])
+def test_images_with_their_channels_last(dtype: str, lr: float) -> None:
+    described = experiment(dataset=colour_images(4), model=small_cnn, dtype=dtype, lr=lr)
+    plain = run(described, chunk=1, step="eager", channels_last=False)
+    ways = [(1, "eager"), (1, "traced"), (4, "traced")]
+    for chunk, step in ways:
+        listener = Listening()
+        turned = run(described, listener, chunk=chunk, step=step, channels_last=True)
+        assert "channels last" in listener.how
+        assert_same(turned, plain, TOLERANCE[dtype])
+
+
+class Faster(DFedAvg):
+    """A step that looks at the number of the round, every time."""
+
+    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
+        return {"y": local["y"] - round.lr * (1 + round.number) * gradient(local["y"])}
+
+
+class FasterLater(DFedAvg):
+    """A step that changes in the last round only: those before, where it is recorded, look alike."""
+
+    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
+        return {"y": local["y"] - round.lr * (3 if round.number == ROUNDS - 1 else 1) * gradient(local["y"])}
+
+
+class Rooted(DFedAvg):
+    """A step that needs the learning rate as a number."""
+
+    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
+        return {"y": local["y"] - math.sqrt(round.lr) * gradient(local["y"])}
+
+
+@pytest.mark.parametrize("method", [Faster, FasterLater, Rooted])
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_a_step_that_cannot_be_recorded_is_taken_as_written_and_that_is_said(method: Any, chunk: int) -> None:
+    described = experiment(method=method())
+    listener = Listening()
+    traced = run(described, listener, chunk=chunk, step="traced")
+    assert_same(traced, run(described, chunk=1, step="eager"), 1e-10)
+    assert len(listener.said) == 1
+    assert "cannot be recorded" in listener.said[0]
+    if method is not Rooted:
+        assert "number of the round" in listener.said[0]
+
+
+class Branching(nn.Module):
+    """Decides by looking at its data, which neither `vmap` nor a recording can do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        scores: Tensor = self.layer(inputs)
+        return scores if scores.sum() > 0 else 2 * scores
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_model_with_a_branch_on_its_data_runs_one_client_at_a_time_and_as_written(workers: int) -> None:
+    described = experiment(model=Branching)
+    listener = Listening()
+    fallback = run(described, listener, chunk=6, step="traced", workers=workers)
+    assert f"on {workers} worker" in listener.how
+    assert "1 at a time" in listener.how
+    assert "vmap cannot run this model" in listener.how
+    assert any("a step cannot be recorded" in words for words in listener.said)
+    assert_same(fallback, run(described, chunk=1, step="eager"), 1e-10)
+
+
+def test_a_branch_is_said_where_nobody_asks_for_a_chunk() -> None:
+    listener = Listening()
+    run(experiment(model=Branching), listener)
+    assert "1 at a time" in listener.how
+    assert "vmap cannot run this model" in listener.how
+
+
+class Watching(Silent):
+    """Keeps every round's metrics."""
+
+    def __init__(self) -> None:
+        self.rounds: list[Metrics] = []
+
+    def round(self, metrics: Metrics, timings: Metrics) -> None:
+        self.rounds.append(metrics)
+
+
+def test_one_worker_speaks_for_all() -> None:
+    observer = Watching()
+    simulate(experiment(), observer=observer, workers=3)
+    assert [metrics["round"] for metrics in observer.rounds] == [1, 2, 3, 4]
