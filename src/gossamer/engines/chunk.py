@@ -32,7 +32,7 @@ Step = Callable[[State, Local, Batch, About, Tensor], tuple[Local, Tensor]]
 #: A step of one shape is recorded when it comes for this time, and compiled when it comes for that time.
 TRACE_AT, COMPILE_AT = 3, 6
 #: Shapes that are recorded, and compiled. Batches at the end of an epoch come in many, most steps in one or two.
-MOST_TRACED, MOST_COMPILED = 16, 2
+MOST_TRACED, MOST_COMPILED = 16, 4
 
 
 #: Steps that are recorded as one piece, if the samples of all of them take no more than so many bytes.
