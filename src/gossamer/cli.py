@@ -33,6 +33,7 @@ from gossamer.errors import ExperimentError, GossamerError
 from gossamer.experiment import Experiment, load_experiment, parse_setting, parse_value
 from gossamer.graphs import GRAPHS
 from gossamer.models import LOSSES, MODELS
+from gossamer.network_cli import network, peer
 from gossamer.runs.files import make_folder, write_text
 from gossamer.runs.folder import EXPERIMENT, FINAL
 from gossamer.runs.record import RunRecord
@@ -76,6 +77,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(network, name="network")
+app.command()(peer)
 
 File = Annotated[Path | None, typer.Argument(help="A TOML file; without one, the built-in default.")]
 Settings = Annotated[

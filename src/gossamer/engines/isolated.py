@@ -1,7 +1,7 @@
 """The contract in its plainest form: every client an object that sees its state, its data and its mailbox.
 
 Slow and simple on purpose. It is the reference that faster engines are held to, and what a peer on a network does. A
-`trace` may delay, double or drop messages; what follows from that is said in `Client.mix`.
+`trace` may delay, double or drop messages; what follows from that is said in `Client.mix` and `mix_letters`.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ class Client:
 
     def __init__(self, number: int, training: Training) -> None:
         self.number = number
-        self.work = _with_own_samples_only(number, training)
+        self.work = own_samples_only(number, training)
         self.method: Any = training.method
         self.state = self.method.init(training.model.initial.clone())
         self.message: Message = {}
@@ -75,28 +75,90 @@ class Client:
     def mix(self, step: int, operators: dict[str, Operator], row: dict[int, float], own: float) -> None:
         """Turn the message into what the mailbox makes of it; `row` holds the weight of each neighbour to hear.
 
-        average   a missing letter leaves its weight with the client's own message, a late one is of no use
-        push      mass counts whenever it arrives, and only once; what is lost is lost
-        sum       every neighbour must be heard
+        A late letter is of no use but for its mass, which counts whenever it arrives, and only once; a lost one's is
+        lost.
         """
         letters = {(x.sender, x.step): x for x in self.mailbox if (x.sender, x.step) not in self.seen}
         self.mailbox, self.seen = [], self.seen | set(letters)
-        told = {key: arrived(self.method, letter.wire) for key, letter in letters.items()}
+        told = {key: arrived(self.method, letters[key].wire) for key in sorted(letters)}
         heard = {sender: message for (sender, at), message in told.items() if at == step and sender in row}
-        mixed = {}
-        for key, (name, operator) in mixes(operators, self.message).items():
-            mine = self.message[name]
-            if operator == "average":
-                missing = sum(weight for sender, weight in row.items() if sender not in heard)
-                mixed[key] = (own + missing) * mine + sum(row[j] * message[name] for j, message in heard.items())
-            elif operator in ("push", "deliver"):
-                kept = own * mine if operator == "push" else mine * 0
-                mixed[key] = kept + sum(letters[at].share * message[name] for at, message in told.items())
-            else:
-                if silent := sorted(set(row) - set(heard)):
-                    raise GossamerError(f"client {self.number} did not hear from client {silent[0]} at step {step}")
-                mixed[key] = mine * 0 + sum(message[name] for message in heard.values())
-        self.message = mixed
+        pushed = pushed_names(operators, self.message)
+        shares: dict[int, list[Message]] = {}
+        for (sender, at), message in told.items():
+            shares.setdefault(sender, []).append(share_of(message, letters[sender, at].share, pushed))
+        mass = {sender: together(parts) for sender, parts in shares.items()} if pushed else {}
+        self.hear(step, operators, row, own, heard, mass)
+
+    def hear(
+        self,
+        step: int,
+        operators: dict[str, Operator],
+        row: dict[int, float],
+        own: float,
+        heard: dict[int, Message],
+        mass: dict[int, Message],
+    ) -> None:
+        """Turn the message into what it makes with these letters and this mass, see `mix_letters`."""
+        if "sum" in operators.values() and (silent := sorted(set(row) - set(heard))):
+            raise GossamerError(f"client {self.number} did not hear from client {silent[0]} at step {step}")
+        self.message = mix_letters(operators, self.message, own, row, heard, mass)
+
+    def letter(self, coded: bool = True) -> Message:
+        """The tensors that travel at a gossip step: what was mixed in a second way is not sent on in the next one."""
+        self.message = {name: self.message[name] for name in self.names if name in self.message}
+        return travelling(self.method, self.message) if coded else self.message
+
+
+def mix_letters(
+    operators: dict[str, Operator],
+    mine: Message,
+    own: float,
+    row: dict[int, float],
+    heard: dict[int, Message],
+    mass: dict[int, Message],
+) -> Message:
+    """What one client makes of its own message, the letters of this step that it heard, and the mass that it took.
+
+    `row` holds the weight of each neighbour to hear, `own` that of the client itself; `mass` holds the shares of each
+    sender, already weighted, of whatever step they are. Senders are added up in ascending order, so that the same
+    letters give the same bits in whatever order they came.
+
+    average   a missing letter leaves its weight with the client's own message
+    push      its own share and the mass
+    deliver   the mass alone
+    sum       every neighbour must have been heard
+    """
+    heard = {sender: heard[sender] for sender in sorted(heard)}
+    missing = sum(weight for sender, weight in row.items() if sender not in heard)
+    mixed = {}
+    for key, (name, operator) in mixes(operators, mine).items():
+        x = mine[name]
+        if operator == "average":
+            mixed[key] = (own + missing) * x + sum(row[j] * message[name] for j, message in heard.items())
+        elif operator in ("push", "deliver"):
+            kept = own * x if operator == "push" else x * 0
+            mixed[key] = kept + sum(mass[j][name] for j in sorted(mass))
+        else:
+            mixed[key] = x * 0 + sum(heard[j][name] for j in sorted(row))
+    return mixed
+
+
+def pushed_names(operators: dict[str, Operator], message: Message) -> list[str]:
+    """The tensors of a message that carry mass: those that must neither be lost nor be counted twice."""
+    return [name for name, operator in mixes(operators, message).values() if operator in ("push", "deliver")]
+
+
+def share_of(message: Message, share: float, names: list[str]) -> Message:
+    """The part of a message's mass that is meant for one receiver."""
+    return {name: share * message[name] for name in names}
+
+
+def together(parts: list[Message]) -> Message:
+    """Several shares as one; one alone is left as it is, a sum is taken in float64."""
+    if len(parts) == 1:
+        return parts[0]
+    sums = {name: torch.stack([part[name].double() for part in parts]).sum(0) for name in parts[0]}
+    return {name: total.to(parts[0][name].dtype) for name, total in sums.items()}
 
 
 class Isolated:
@@ -151,9 +213,7 @@ class Isolated:
         weights = self.training.network.matrix(step, losses).toarray()
         coded = at >= 0  # what is exchanged before the first round has no packed form
         for sender in self.clients:
-            # What was mixed in a second way is not sent on in the next gossip step.
-            sender.message = {name: sender.message[name] for name in sender.names if name in sender.message}
-            wire = travelling(sender.method, sender.message) if coded else sender.message
+            wire = sender.letter(coded)
             for receiver in np.flatnonzero(weights[:, sender.number]):
                 if receiver != sender.number:
                     copy = {name: tensor.clone() for name, tensor in wire.items()}  # as if it had travelled
@@ -177,7 +237,7 @@ class Isolated:
             client.message = {name: mean.clone() for name, mean in means.items()}
 
 
-def _with_own_samples_only(number: int, training: Training) -> Training:
+def own_samples_only(number: int, training: Training) -> Training:
     """The same training with nobody's samples but this client's."""
     part = training.batches.parts[number]
     rows = torch.as_tensor(part, device=training.dataset.train.inputs.device)

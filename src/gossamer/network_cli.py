@@ -1,0 +1,174 @@
+"""`gossamer network`: make the kits of a network of real peers, check them, take one back."""
+
+import shlex
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from gossamer import terminal
+
+# What these commands need takes its time to import, and no other command needs it: each imports it itself.
+if TYPE_CHECKING:
+    from gossamer.peers.check import Line
+
+#: Days before its end from which a certificate is shown in yellow.
+SOON = 30
+
+network = typer.Typer(help="Real peers: make their kits, check them, take one back.", no_args_is_help=True)
+
+Kits = Annotated[Path, typer.Argument(metavar="KITS", help="The folder that 'network create' wrote.")]
+
+
+def peer(
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The folder that 'network create' wrote for this peer.")],
+    data: Annotated[
+        str | None, typer.Option(help="This peer's samples: a folder, an .npz, module:function, or 'experiment'.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Where its run is kept; default: run/ in the kit.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", envvar="GOSSAMER_DATA", help="Where data sets are.")
+    ] = None,
+    weather: Annotated[
+        str | None,
+        typer.Option(metavar="KEY=N,...", help="Rehearse on a bad network, e.g. lose=0.2,double=0.05,delay=0.5."),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors.")] = False,
+) -> None:
+    """Run one peer of a network, here, on its own samples. Started again, it goes on where it was."""
+    import sys
+
+    from gossamer.peers.process import Stopped, leave, run_peer
+    from gossamer.peers.weather import as_weather
+
+    def watch(line: dict[str, Any]) -> None:
+        if not quiet:
+            terminal.err.print(peer_line(line), soft_wrap=True, highlight=False)
+
+    try:
+        ended = run_peer(kit, data=data, data_dir=data_dir, out=out, weather=as_weather(weather), watch=watch)
+    except Stopped as stop:
+        again = f"gossamer peer {shlex.quote(str(kit))}"
+        terminal.err.print(f"stopped after round {stop.round}. Go on with:  {escape(again)}", soft_wrap=True)
+        sys.stderr.flush()
+        leave(130)
+    terminal.say_where(ended.folder)
+
+
+def peer_line(line: dict[str, Any]) -> str:
+    """A line of a peer's log for people to read."""
+    clock = datetime.fromtimestamp(line["time"]).strftime("%H:%M:%S")
+    about = {key: value for key, value in line.items() if key not in ("time", "peer", "event") and value is not None}
+    if line["event"] == "round":
+        accuracy = about.get("test_accuracy")
+        said = f"round {about['round']}  loss {about['local_loss']:.4f}"
+        said += "" if accuracy is None else f"  accuracy {100 * accuracy:.1f} %"
+    else:
+        said = line["event"] + "".join(f"  {key} {value}" for key, value in about.items())
+    return f"[dim]{clock}[/] [bold]{escape(line['peer'])}[/] {escape(said)}"
+
+
+@network.command()
+def create(
+    file: Annotated[Path, typer.Argument(metavar="NETWORK", help="A TOML file: the experiment and its peers.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The new folder to write the kits to.")] = Path("kits"),
+    days: Annotated[int, typer.Option(help="Days that the certificates are valid.")] = 365,
+) -> None:
+    """Write one kit for every peer: its key, its certificate, and the network file."""
+    from gossamer.peers.data import rehearse
+    from gossamer.peers.kit import write_kits
+    from gossamer.peers.roster import load_roster
+
+    roster = load_roster(file)
+    rehearse(roster.experiment)
+    write_kits(roster, out, days)
+    names, where = roster.names, shlex.quote(str(out))
+    terminal.out.print(
+        f"{len(names)} kits for experiment [bold]{roster.digest}[/], valid for {days} days", soft_wrap=True
+    )
+    terminal.say_where(out)
+    terminal.out.print(
+        f"[dim]Give each peer its own folder and nothing else. {escape(str(out))}/authority stays with you: whoever "
+        "has it can make peers.[/]",
+        soft_wrap=True,
+    )
+    kit = shlex.quote(str(out / names[0]))
+    terminal.out.print(
+        f"\nTry next:  [bold cyan]gossamer peer {escape(kit)}[/]   (each peer on its machine)", soft_wrap=True
+    )
+    terminal.out.print(f"           [bold cyan]gossamer network check {escape(where)}[/]", soft_wrap=True)
+
+
+@network.command()
+def check(
+    folder: Annotated[Path, typer.Argument(metavar="KIT", help="A kit, or the folder of all kits.")],
+) -> None:
+    """Check kits, certificates, and whether every peer is there and runs the same experiment.
+
+    Exit code 2: a kit is not fit. 1: all are, but a peer cannot be reached or is not what it should be.
+    """
+    from gossamer.peers.check import check_network
+
+    with terminal.err.status("asking every peer"):
+        lines = check_network(folder)
+    terminal.out.print(check_table(lines))
+    for line in lines:  # below the table, where a command to copy stays whole
+        if line.kit_problem:
+            terminal.out.print(f"[red]{escape(line.name)}[/]: {escape(line.kit_problem)}", soft_wrap=True)
+    if any(line.kit_problem for line in lines):
+        raise typer.Exit(2)
+    if any(line.network_problem for line in lines):
+        raise typer.Exit(1)
+
+
+@network.command()
+def revoke(
+    kits: Kits,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The peer whose certificate is no longer good.")],
+) -> None:
+    """Take a peer's certificate back, and tell every kit that is there."""
+    from gossamer.peers.certificates import CRL
+    from gossamer.peers.kit import revoke as take_back
+
+    told = take_back(kits, name)
+    terminal.out.print(
+        f"certificate of [bold]{escape(name)}[/] revoked; the list is in {len(told)} kits", soft_wrap=True
+    )
+    terminal.out.print(
+        f"[dim]Peers whose kit is elsewhere need the new list: copy {escape(str(kits / 'authority' / CRL))} into each "
+        "kit and restart its peer.[/]",
+        soft_wrap=True,
+    )
+
+
+def check_table(lines: list["Line"]) -> Table:
+    """One row per peer: its kit, its certificate, itself."""
+    shown = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    shown.add_column("peer", no_wrap=True)
+    shown.add_column("address", no_wrap=True)
+    for name in ("kit", "certificate"):
+        shown.add_column(name, no_wrap=True)
+    shown.add_column("network", overflow="fold")
+    for line in lines:
+        there = line.days_left is not None or line.kit_problem
+        kit = "[red]not fit[/]" if line.kit_problem else "[green]good[/]" if there else "not here"
+        certificate = "–"
+        if line.days_left is not None and not line.kit_problem:
+            colour = "yellow" if line.days_left < SOON else "green"
+            certificate = f"[{colour}]{line.days_left} days left[/]"
+        shown.add_row(escape(line.name), escape(line.address or "–"), kit, certificate, _network_cell(line))
+    return shown
+
+
+def _network_cell(line: "Line") -> str:
+    if line.network_problem:
+        return f"[red]{escape(line.network_problem)}[/]"
+    if not line.address:
+        return "–"
+    return "[green]there, same experiment[/]" if line.hello else "[green]there[/]"

@@ -1,0 +1,1 @@
+"""Real peers: the same methods between machines that do not trust the network."""

@@ -1,0 +1,328 @@
+"""Where a peer's own samples come from, and the training that it does with them.
+
+`data` of a peer, or its `--data`, is one of
+
+    experiment         what the experiment's partition gives to this peer's number: the very samples that the client of
+                       this number has in a simulation, in the same order
+    samples.npz        arrays x and y, and x_test and y_test if there are test samples
+    folder/            train.npz and test.npz with x and y each, or the four IDX files of MNIST
+    module:function    a function without parameters that gives (x, y), or ((x, y), (x_test, y_test))
+
+A relative path in a network file starts from the kit's folder, one given by `--data` from the current one.
+
+With samples of their own, peers need the experiment's data set only as a description: the shape of a sample, the number
+of classes, the scaling of pixels, the augmentation. What Gossamer's own data sets are like is known without their
+files. For samples unlike any of them, `dataset` is a `Described`. Bytes are pixels and are scaled as the description
+says; other numbers are taken as they are. Nothing is ever unpickled.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, NoReturn
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from gossamer.data import (
+    DATASETS,
+    UNSCALED,
+    Augmentation,
+    Batches,
+    Dataset,
+    Samples,
+    Scaling,
+    as_dataset,
+    data_directory,
+    per_client,
+)
+from gossamer.data.catalog import Cifar10, Cifar100, Digits, FashionMnist, Mnist
+from gossamer.data.formats import read_images
+from gossamer.engines.client import Training
+from gossamer.engines.isolated import own_samples_only
+from gossamer.errors import DataError, GossamerError, did_you_mean
+from gossamer.experiment import Experiment
+from gossamer.models import CrossEntropy
+from gossamer.parts import import_dotted, own_code, part
+from gossamer.peers.kit import Kit
+from gossamer.peers.roster import EXPERIMENT_DATA
+from gossamer.randomness import Purpose, generator
+from gossamer.simulation import prepare
+
+#: How our own data sets scale their pixels, for those who do not have the files. A test holds it to what they load.
+SCALINGS: dict[type, Scaling] = {
+    Digits: Scaling(scale=16.0),
+    Mnist: Scaling(mean=(0.1307,), std=(0.3081,)),
+    FashionMnist: Scaling(),
+    Cifar10: Scaling(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)),
+    Cifar100: Scaling(mean=(0.5071, 0.4865, 0.4409), std=(0.2673, 0.2564, 0.2762)),
+}
+ARRAYS = ("x", "y", "x_test", "y_test")
+IDX_TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
+IDX_TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+Pair = tuple[Any, Any]
+Size = Annotated[int, Field(ge=1)]
+
+
+@part
+class Described:
+    """What samples are like that every peer brings itself.
+
+    dataset = { name = "gossamer.peers.data:Described", shape = [1, 64, 64], classes = 2 }
+    """
+
+    shape: Annotated[tuple[Size, ...], Field(min_length=1, description="of one sample")]
+    classes: Annotated[int, Field(ge=1, description="classes, or outputs where targets are floats")]
+    scale: Annotated[float, Field(gt=0, description="pixels are divided by it")] = 255.0
+    mean: Annotated[float, Field(description="taken off then")] = 0.0
+    std: Annotated[float, Field(gt=0, description="and divided by, last")] = 1.0
+
+    @property
+    def scaling(self) -> Scaling:
+        """What happens to pixels."""
+        return Scaling(self.scale, (self.mean,), (self.std,))
+
+    def load(self, directory: Path) -> NoReturn:  # there is nothing to look for
+        raise DataError(
+            "the data set is only a description, so every peer needs samples of its own: give them with --data, or as "
+            "'data' in the network file"
+        )
+
+
+class Description(NamedTuple):
+    """What a data set's samples are like."""
+
+    name: str
+    shape: tuple[int, ...]
+    classes: int
+    scaling: Scaling
+    augmentation: Augmentation | None
+
+
+class OwnSamples(NamedTuple):
+    """The samples of one peer; `test` may have no rows."""
+
+    train: Samples
+    test: Samples
+
+
+def peer_training(kit: Kit, data: str | None = None, data_dir: Path | None = None) -> Training:
+    """How a peer trains: like the client of its number, with nobody's samples but its own. `data` replaces the kit's.
+
+    A share of them, `holdout` in the network file, is kept from training and tested on where there are no others.
+    """
+    experiment, spec = kit.roster.experiment, data or kit.member.data
+    if spec != EXPERIMENT_DATA:
+        experiment = _on_own_samples(experiment, _own_dataset(kit, spec, given=data is not None, data_dir=data_dir))
+    training = own_samples_only(kit.number, prepare(experiment, data_dir).training)
+    if kit.member.holdout and not len(training.dataset.test):
+        training = _holding_out(training, kit.number, kit.member.holdout)
+    return training
+
+
+def own_samples(kit: Kit, data: str | None = None, data_dir: Path | None = None) -> OwnSamples:
+    """The samples of a peer."""
+    dataset = peer_training(kit, data, data_dir).dataset
+    return OwnSamples(dataset.train, dataset.test)
+
+
+def rehearse(experiment: Experiment) -> None:
+    """Refuse, when a network is created, what every peer would refuse at its start; needs nobody's samples."""
+    about = _known(experiment.dataset)
+    if about is None:  # a function's, which perhaps only the peers can call
+        return
+    nothing = Samples(torch.zeros(1, *about.shape, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64))
+    stand_in = Dataset(about.name, nothing, nothing, about.classes, about.shape, about.scaling, about.augmentation)
+    prepare(_on_own_samples(experiment, stand_in).but(device="cpu"))
+
+
+def _on_own_samples(experiment: Experiment, own: Dataset) -> Experiment:
+    """The experiment with one peer's samples; of the others it knows nothing, so they count as if they had as many."""
+    if getattr(experiment.method, "needs_equal_steps", False) and experiment.local_work.steps is None:
+        raise DataError(
+            "method: with these parameters every peer must take the same number of local steps, and nobody knows how "
+            "many samples the others have. Set local_steps in the experiment."
+        )
+    everything = np.arange(len(own.train))
+    return experiment.but(dataset=replace(own, clients=(everything,) * experiment.clients))
+
+
+def _own_dataset(kit: Kit, spec: str, given: bool, data_dir: Path | None) -> Dataset:
+    """A peer's own samples, held to the experiment's description."""
+    experiment = kit.roster.experiment
+    about = _known(experiment.dataset) or _loaded(experiment, data_dir)
+    if FUNCTION.fullmatch(spec):
+        where, (train, test) = f"data '{spec}'", _called(spec)
+    else:
+        place = Path(spec).expanduser() if given else kit.folder / Path(spec).expanduser()
+        where, (train, test) = str(place), _read(place, about.classes)
+    return _fitting(where, train, test, about, experiment)
+
+
+def _known(dataset: Any) -> Description | None:
+    """What a data set is like, without its files; None if it does not say."""
+    shape, classes = getattr(dataset, "shape", None), getattr(dataset, "classes", None)
+    if not isinstance(shape, tuple) or not isinstance(classes, int):
+        return None
+    kind = type(dataset)
+    if kind in SCALINGS:
+        augmentation = Augmentation(rule=dataset.rule) if getattr(dataset, "augment", False) else None
+        name = next(name for name, maker in DATASETS.items() if maker is kind)
+        return Description(name, shape, classes, SCALINGS[kind], augmentation)
+    name = getattr(dataset, "name", kind.__name__)
+    scaling, augmentation = getattr(dataset, "scaling", Scaling()), getattr(dataset, "augmentation", None)
+    return Description(str(name), shape, classes, scaling, augmentation)
+
+
+def _loaded(experiment: Experiment, data_dir: Path | None) -> Description:
+    """What a data set is like that only says so once it is loaded."""
+    with own_code("dataset"):
+        found = as_dataset(experiment.dataset, data_directory(data_dir))
+    return Description(found.name, found.shape, found.classes, found.scaling, found.augmentation)
+
+
+def _fitting(where: str, train: Pair, test: Pair | None, about: Description, experiment: Experiment) -> Dataset:
+    """The samples as a data set, if they are like the description."""
+    try:
+        if train[0] == [] if isinstance(train[0], list) else getattr(train[0], "shape", ())[:1] == (0,):
+            raise DataError("there is no sample in it")
+        values = _floats(train[1])  # to regress; classes are integers
+        if values and isinstance(experiment.loss, CrossEntropy):
+            raise DataError(f"y: should be classes, integers from 0 to {about.classes - 1}, not floats")
+        own = per_client([train], test, None if values else about.classes, name=about.name)
+    except DataError as error:
+        # It counts clients, of which there is one here.
+        words = str(error).removeprefix("client 0: ").replace("client 0", "the training part")
+        raise DataError(f"{where}: {words}") from None
+    if own.shape != about.shape:
+        same_size = np.prod(own.shape) == np.prod(about.shape)
+        numbers = ", ".join(map(str, about.shape))
+        raise DataError(
+            f"{where}: samples of shape {own.shape}, but those of the experiment's data set '{about.name}' are of "
+            f"shape {about.shape}" + (f"; x.reshape(-1, {numbers}) would fit" if same_size else "")
+        )
+    if own.classes != about.classes:
+        raise DataError(f"{where}: y: {own.classes} values for each sample, the experiment expects {about.classes}")
+    scaling = about.scaling if own.train.inputs.dtype == torch.uint8 else UNSCALED
+    return replace(own, scaling=scaling, augmentation=about.augmentation, clients=None)
+
+
+def _floats(targets: Any) -> bool:
+    """Whether targets are floats, of whatever kind of array."""
+    try:
+        return targets.is_floating_point() if isinstance(targets, Tensor) else np.asarray(targets).dtype.kind == "f"
+    except ValueError:  # rows of different lengths, which are refused in a moment
+        return False
+
+
+def _holding_out(training: Training, number: int, share: float) -> Training:
+    """The same training, tested on a share of the samples that it no longer trains on."""
+    train, batches = training.dataset.train, training.batches
+    held = min(max(1, round(share * len(train))), len(train) - 1)
+    if held < 1:  # the only sample is for training
+        return training
+    order = generator(training.seed, Purpose.SPLIT, client=number, round=1).permutation(len(train))
+    kept, tested = (torch.from_numpy(np.sort(part)) for part in (order[:-held], order[-held:]))
+    kept, tested = kept.to(train.inputs.device), tested.to(train.inputs.device)
+    parts = [np.arange(len(kept) if i == number else 0) for i in range(len(batches.parts))]
+    return training._replace(
+        dataset=replace(
+            training.dataset,
+            train=Samples(train.inputs[kept], train.targets[kept]),
+            test=Samples(train.inputs[tested], train.targets[tested]),
+        ),
+        batches=Batches(parts, batches.batch_size, batches.epochs, batches.asked_steps, batches.seed),
+    )
+
+
+def _called(spec: str) -> tuple[Pair, Pair | None]:
+    """What a user's function gives."""
+    kind = f"data '{spec}'"
+    try:
+        function = import_dotted("data", spec)
+        if not callable(function):
+            raise DataError(f"{kind}: should be a function without parameters (got {type(function).__name__})")
+        with own_code(kind):
+            given = function()
+    except DataError:
+        raise
+    except GossamerError as error:
+        raise DataError(str(error)) from error.__cause__
+    if not isinstance(given, tuple) or len(given) != 2:
+        got = f"{len(given)} things" if isinstance(given, tuple) else type(given).__name__
+        raise DataError(f"{kind}: should give (x, y), or ((x, y), (x_test, y_test)) (got {got})")
+    if not all(isinstance(pair, tuple) for pair in given):
+        return given, None
+    if any(len(pair) != 2 for pair in given):
+        raise DataError(f"{kind}: ((x, y), (x_test, y_test)) has two pairs of two arrays")
+    return given
+
+
+def _read(path: Path, classes: int) -> tuple[Pair, Pair | None]:
+    """The samples in a file or a folder: training and, if there are any, test samples."""
+    hint = "; give an .npz file, a folder, or module:function with --data"
+    try:
+        if path.is_dir():
+            return _read_folder(path, classes)
+        if not path.exists():
+            raise DataError(f"{path}: there are no samples here{hint}")
+        if path.suffix != ".npz":
+            raise DataError(f"{path}: not a kind of file that is read{hint}")
+        arrays = _read_arrays(path, ARRAYS)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+    tested = [name for name in ARRAYS[2:] if name in arrays]
+    if len(tested) == 1:
+        raise DataError(f"{path}: has {tested[0]} alone; test samples are x_test and y_test")
+    return (arrays["x"], arrays["y"]), (arrays["x_test"], arrays["y_test"]) if tested else None
+
+
+def _read_folder(folder: Path, classes: int) -> tuple[Pair, Pair | None]:
+    if (folder / "train.npz").exists():
+        train, test = (
+            _read_arrays(folder / name, ARRAYS[:2]) if (folder / name).exists() else None
+            for name in ("train.npz", "test.npz")
+        )
+        assert train is not None
+        return (train["x"], train["y"]), (test["x"], test["y"]) if test else None
+    images = _read_idx(folder, IDX_TRAIN, classes)
+    if images is None:
+        raise DataError(f"{folder}: has neither train.npz nor {IDX_TRAIN[0]} and {IDX_TRAIN[1]} (plain or .gz)")
+    return images, _read_idx(folder, IDX_TEST, classes)
+
+
+def _read_idx(folder: Path, names: tuple[str, str], classes: int) -> Pair | None:
+    """Images and labels from two IDX files; None if there is none of them."""
+    found = [next((p for p in (folder / name, folder / f"{name}.gz") if p.exists()), None) for name in names]
+    if found[0] is None and found[1] is None:
+        return None
+    if found[0] is None or found[1] is None:
+        raise DataError(f"{folder}: {names[found.index(None)]} is missing")
+    samples = read_images(found[0], found[1], classes)
+    return samples.inputs, samples.targets
+
+
+def _read_arrays(path: Path, known: tuple[str, ...]) -> Mapping[str, Any]:
+    """The arrays of an .npz file; one that holds Python objects is refused and never unpickled."""
+    try:
+        file = np.load(path, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise DataError(f"{path}: one array alone; an .npz file has x and y (numpy.savez(path, x=..., y=...))")
+        with file:
+            for name in file.files:
+                if name not in known:
+                    raise DataError(f"{path}: unknown array '{name}': {did_you_mean(name, known)}")
+            if missing := [name for name in known[:2] if name not in file.files]:
+                raise DataError(f"{path}: has no array {' and '.join(missing)}; it needs x and y")
+            return {name: file[name] for name in file.files}
+    except DataError:
+        raise
+    except Exception as error:  # a file has many ways to be damaged
+        pickled = "pickle" in str(error) or "Object arrays" in str(error)
+        reason = "no arrays, or Python objects, which are never unpickled" if pickled else f"damaged ({error})"
+        raise DataError(f"{path}: {reason}; write it with numpy.savez(path, x=..., y=...) from plain arrays") from None

@@ -1,0 +1,67 @@
+"""What a peer has done, on disk: the trace of what it mixed, and its state after the last whole round.
+
+The trace is written before what follows from it is told to anybody. So a peer that is killed in the middle of a round
+does that round again from the same state with the same letters, and says the same things.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from gossamer.errors import RunFolderError
+from gossamer.runs.checkpoint import checkpoint_paths, drop_old, load_tensors, save_tensors
+from gossamer.runs.files import append_line, make_folder, write_text
+
+Line = dict[str, Any]
+
+
+class Journal:
+    """The trace and the checkpoints of a peer."""
+
+    def __init__(self, folder: Path) -> None:
+        self._trace = folder / "trace.jsonl"
+        self._checkpoints = folder / "checkpoints"
+        make_folder(self._checkpoints)
+        self.lines = _whole_lines(self._trace)
+
+    def mixed(self, step: int) -> Line | None:
+        """What was mixed at a gossip step, if that was written down before."""
+        return next((line for line in reversed(self.lines) if line.get("step") == step), None)
+
+    def write(self, line: Line) -> None:
+        """Write a line of the trace."""
+        append_line(self._trace, json.dumps(line))
+        self.lines.append(line)
+
+    def commit(self, round: int, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+        """Keep the state after `round` rounds."""
+        path = self._checkpoints / f"round-{round:06d}.safetensors"
+        save_tensors(path, dict(tensors), {"round": str(round), "about": json.dumps(about)})
+        drop_old(self._checkpoints)
+
+    def last(self, digest: str) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
+        """The newest state: its round, its tensors and what is said about them."""
+        for path, *_ in checkpoint_paths(self._checkpoints)[:1]:  # an older one is of no use: letters are gone
+            about, tensors = load_tensors(path)
+            said = json.loads(about["about"])
+            if said["network"] != digest:
+                raise RunFolderError(
+                    f"{path}: is the state of another network than that of this kit. Start with another --out, or "
+                    "with the kit that this run was begun with."
+                )
+            return int(about["round"]), tensors, said
+        return None
+
+
+def _whole_lines(path: Path) -> list[Line]:
+    """The lines of the trace; one that a kill cut short is dropped."""
+    if not path.exists():
+        return []
+    text = path.read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in text.split("\n")[:-1]]
+    if not text.endswith("\n") and text:
+        write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
+    return lines

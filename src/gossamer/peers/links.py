@@ -1,0 +1,170 @@
+"""The way out: for each neighbour a line of letters, sent in order, again and again until they are acknowledged."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from gossamer.peers import tls
+from gossamer.peers import wire_pb2 as wire
+from gossamer.peers.kit import Kit
+from gossamer.peers.letters import Damaged, Letter
+from gossamer.peers.pace import Pace
+from gossamer.peers.roster import Member
+from gossamer.peers.weather import Weather
+
+SERVICE = "gossamer.peers.Peer"
+#: Seconds between tries: the first, and the longest.
+FIRST_RETRY, LAST_RETRY = 0.05, 2.0
+
+OnReceipt = Callable[["Link", int, int, wire.Receipt], Awaitable[None]]
+
+
+class Lost(Exception):
+    """A request, or the answer to it, was lost on purpose."""
+
+
+class Link:
+    """The line to one peer."""
+
+    def __init__(self, kit: Kit, number: int, on_receipt: OnReceipt, weather: Weather | None = None) -> None:
+        self.member: Member = kit.roster.members[number]
+        self.number = number
+        self.sent_bytes = 0
+        self.failures = 0
+        self.last_error = ""
+        self.finished = False
+        self._channel = tls.channel(kit, self.member)
+        calls = {"request_serializer": lambda message: message.SerializeToString()}
+        self._greet = self._channel.unary_unary(
+            f"/{SERVICE}/Greet", response_deserializer=wire.Hello.FromString, **calls
+        )
+        self._deliver = self._channel.stream_unary(
+            f"/{SERVICE}/Deliver", response_deserializer=wire.Receipt.FromString, **calls
+        )
+        self._report = self._channel.unary_unary(
+            f"/{SERVICE}/Report", response_deserializer=wire.Status.FromString, **calls
+        )
+        self._on_receipt = on_receipt
+        self._weather = weather
+        self._pace = Pace(kit.roster.exchange.patience)
+        self._line: dict[tuple[int, int], Path] = {}  # (kind, step) -> letter, in the order of posting
+        self._more = asyncio.Event()
+        self._down_since: float | None = None
+
+    @property
+    def waiting(self) -> list[tuple[int, int]]:
+        """Letters that are not acknowledged yet, by kind and step."""
+        return list(self._line)
+
+    @property
+    def reachable(self) -> bool:
+        """Whether the last try to reach this peer succeeded."""
+        return self._down_since is None
+
+    def down_for(self) -> float:
+        """Seconds since it could last be reached."""
+        return 0.0 if self._down_since is None else time.monotonic() - self._down_since
+
+    def post(self, kind: int, step: int, path: Path) -> None:
+        """Put a letter into the line. A newer parcel of mass takes the place of an older one, which it contains."""
+        if kind == wire.MASS:
+            for key in [key for key in self._line if key[0] == kind]:
+                del self._line[key]
+        self._line[kind, step] = path
+        self._more.set()
+
+    def drop(self, before: int) -> None:
+        """Give up letters of steps before this one; mass is never given up."""
+        for key in [key for key in self._line if key[0] == wire.LETTER and key[1] < before]:
+            del self._line[key]
+
+    async def run(self) -> None:
+        """Send what is in the line, for as long as the peer runs."""
+        pause = FIRST_RETRY
+        while True:
+            if not self._line:
+                self._more.clear()
+                await self._more.wait()
+            (kind, step), path = next(iter(self._line.items()), ((0, 0), Path()))
+            if not self._line:
+                continue
+            try:
+                receipt = await self._send(kind, step, path)
+            except (grpc.aio.AioRpcError, grpc.RpcError, Lost, TimeoutError, Damaged) as error:
+                self._failed(error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LAST_RETRY)
+                continue
+            self._down_since, pause = None, FIRST_RETRY
+            if receipt.verdict == wire.EARLY:
+                await self._on_receipt(self, kind, step, receipt)
+                await asyncio.sleep(4 * FIRST_RETRY)
+                continue
+            if self._line.get((kind, step)) == path:
+                del self._line[kind, step]
+            await self._on_receipt(self, kind, step, receipt)
+
+    async def greet(self, hello: wire.Hello, seconds: float) -> wire.Hello:
+        """Ask who is there."""
+        try:
+            answer: wire.Hello = await self._greet(hello, timeout=seconds)
+        except grpc.aio.AioRpcError as error:
+            self._failed(error)
+            raise
+        self._down_since = None
+        self.finished = answer.finished
+        return answer
+
+    async def report(self, seconds: float) -> str:
+        """Ask how it is doing."""
+        status: wire.Status = await self._report(wire.Question(), timeout=seconds)
+        return status.json
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self._channel.close(None)
+
+    async def _send(self, kind: int, step: int, path: Path) -> wire.Receipt:
+        weather = self._weather
+        if weather is not None:
+            await asyncio.sleep(weather.holds_back())
+            if weather.loses(self.number, kind, step):
+                raise Lost("lost on purpose")
+        receipt = await self._deliver_once(path)
+        if weather is not None:
+            if weather.doubles():
+                receipt = await self._deliver_once(path)
+            if weather.loses_receipt():
+                raise Lost("receipt lost on purpose")
+        return receipt
+
+    async def _deliver_once(self, path: Path) -> wire.Receipt:
+        letter = Letter(path)
+        started = time.monotonic()
+        receipt: wire.Receipt = await self._deliver(self._pieces(letter), timeout=self._pace.patience)
+        self._pace.heard(time.monotonic() - started)
+        self.sent_bytes += letter.header.bytes
+        return receipt
+
+    async def _pieces(self, letter: Letter) -> AsyncIterator[wire.Piece]:
+        yield wire.Piece(header=letter.header)
+        for chunk in letter.chunks():
+            yield wire.Piece(chunk=chunk)
+
+    def _failed(self, error: Exception) -> None:
+        self.failures += 1
+        if not isinstance(error, Lost):
+            self._down_since = self._down_since or time.monotonic()
+            self.last_error = words_of(error)
+
+
+def words_of(error: Any) -> str:
+    """What went wrong with a call, in a few words."""
+    with suppress(Exception):
+        return f"{error.code().name.lower().replace('_', ' ')}: {str(error.details()).splitlines()[0][:200]}"
+    return str(error)[:200]

@@ -1,0 +1,58 @@
+"""A peer as a process: opens its kit, runs to the end, and stops in good order when it is asked to."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gossamer.peers.data import peer_training
+from gossamer.peers.kit import open_kit
+from gossamer.peers.peer import Peer
+from gossamer.peers.weather import Weather
+
+
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM; the state after `round` rounds is kept."""
+
+    def __init__(self, round: int) -> None:
+        super().__init__()
+        self.round = round
+
+
+def run_peer(
+    kit_folder: Path,
+    *,
+    data: str | None = None,
+    data_dir: Path | None = None,
+    out: Path | None = None,
+    weather: Weather | None = None,
+    watch: Callable[[dict[str, Any]], None] | None = None,
+    started: Callable[[Peer], None] | None = None,
+) -> Peer:
+    """Run the peer of a kit until its last round is over and its neighbours have what they need."""
+    kit = open_kit(kit_folder)
+    peer = Peer(kit, peer_training(kit, data, data_dir), out or kit_folder / "run", weather, watch)
+    if started is not None:
+        started(peer)
+
+    async def until_stopped() -> None:
+        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
+        running, asked = asyncio.create_task(peer.run()), asyncio.create_task(stop.wait())
+        await asyncio.wait([running, asked], return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            running.result()
+            return
+        peer.log("stopped", round=peer.done)
+        raise Stopped(peer.done)
+
+    asyncio.run(until_stopped())
+    return peer
+
+
+def leave(code: int) -> None:
+    """End the process at once: a training step under way would be waited for otherwise, and is done again anyway."""
+    os._exit(code)

@@ -1,0 +1,218 @@
+"""What the peers of a network did, done again in one process from their traces: the same vectors at the end.
+
+A trace says what a peer mixed at each gossip step (see `journal`), not when it came: losses, delays and restarts have
+left no other mark on its model. Every peer is a `Client` that follows its own trace as far as it gets, until it needs
+what another one has yet to write.
+"""
+
+from collections import Counter, deque
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gossamer.engines.client import Training
+from gossamer.engines.isolated import Client, pushed_names, share_of, together
+from gossamer.errors import GossamerError
+from gossamer.methods import Message, Operator, arrived, gossip_steps
+
+Line = Mapping[str, Any]
+
+
+class Need(NamedTuple):
+    """What a peer waits for: at `step` it mixed what `sender` wrote at step `written`."""
+
+    step: int
+    sender: int
+    written: int
+
+
+#: Something that may have to wait; at its end, whether it was done.
+Steps: TypeAlias = Generator[Need, None, bool]
+
+
+def replay(training: Training, traces: Sequence[Sequence[Line]]) -> Tensor:
+    """The peers' final vectors, [peers, d], by their traces in the order of their numbers."""
+    peers = len(training.batches.parts)
+    if len(traces) != peers:
+        raise GossamerError(f"{len(traces)} traces for {peers} peers: every peer's is needed")
+    post = Post(traces)
+    replayed = [Replayed(number, training, lines, post) for number, lines in enumerate(traces)]
+    lives = {peer.client.number: peer.live() for peer in replayed}
+    needs: dict[int, Need] = {}
+    while lives:
+        before = (post.written, len(lives))
+        for number, life in list(lives.items()):
+            need = next(life, None)
+            if need is None:
+                del lives[number]
+            else:
+                needs[number] = need
+        if (post.written, len(lives)) == before:
+            number = min(lives, key=lambda number: needs[number].step)
+            step, sender, written = needs[number]
+            raise GossamerError(
+                f"the traces contradict each other: peer {number} mixed at step {step} what peer {sender} wrote to it "
+                f"at step {written}, but by the traces that was never written"
+            )
+    return torch.stack([peer.client.method.model(peer.client.state) for peer in replayed])
+
+
+class Post:
+    """What peers have written and others have yet to read."""
+
+    def __init__(self, traces: Sequence[Sequence[Line]]) -> None:
+        self.written = 0
+        self._letters: dict[tuple[int, int], Message] = {}
+        # Letters are kept for as long as somebody will read them, so that a long run fits the memory.
+        self._readers = Counter(letter for lines in traces for line in lines for letter in _entries(line, "heard"))
+        self._shares: dict[tuple[int, int], list[tuple[int, Message]]] = {}
+
+    def wants(self, sender: int, step: int) -> bool:
+        """Whether somebody will read a letter that is not written yet."""
+        return self._readers[sender, step] > 0 and (sender, step) not in self._letters
+
+    def write(self, sender: int, step: int, letter: Message) -> None:
+        """A letter for all who read it."""
+        self.written += 1
+        if self._readers[sender, step]:
+            self._letters[sender, step] = letter
+
+    def push(self, sender: int, receiver: int, step: int, share: Message) -> None:
+        """Mass for one receiver."""
+        self.written += 1
+        self._shares.setdefault((sender, receiver), []).append((step, share))
+
+    def read(self, sender: int, step: int) -> Message | None:
+        """A letter, None if it is not written yet."""
+        letter = self._letters.get((sender, step))
+        if letter is not None:
+            self._readers[sender, step] -= 1
+            if not self._readers[sender, step]:
+                del self._letters[sender, step]
+        return letter
+
+    def take(self, sender: int, receiver: int, through: int) -> Message | None:
+        """All mass up to a step that was not taken before, None if that step's is not written yet."""
+        shares = self._shares.get((sender, receiver), [])
+        due = [share for step, share in shares if step <= through]
+        if not due or shares[len(due) - 1][0] != through:
+            return None
+        del shares[: len(due)]
+        return together(due)
+
+
+class Replayed:
+    """One peer that follows its trace."""
+
+    def __init__(self, number: int, training: Training, lines: Sequence[Line], post: Post) -> None:
+        self.client = Client(number, training)
+        self._network = training.network
+        self._method: Any = training.method
+        self._lines = deque(lines)
+        self._post = post
+
+    def live(self) -> Iterator[Need]:
+        """Everything it did; yields what it needs for as long as that is not there."""
+        index, hops = 0, gossip_steps(self._method)
+        if hasattr(self._method, "open") and not (yield from self._open()):
+            return
+        while self._lines:
+            if "skip" not in self._lines[0]:
+                index += yield from self._round(index)
+                continue
+            if self._post.wants(self.client.number, index * hops):  # it was killed when it had written already
+                yield from self._round(index)
+            index = self._skip(index)
+        if self._post.wants(self.client.number, index * hops):
+            yield from self._round(index)
+
+    def _open(self) -> Steps:
+        """The exchange before the first round; whether it was brought to its end."""
+        client, method = self.client, self._method
+        before = client.state
+        client.open()
+        operators: dict[str, Operator] = dict.fromkeys(client.message, "average")
+        for step in range(method.open_mixings):
+            if not (yield from self._exchange(step, operators, step - method.open_mixings)):
+                client.state = before
+                return False
+        client.state = method.opened(client.state, client.message, client.round(0))
+        return True
+
+    def _round(self, index: int) -> Steps:
+        """One round; whether it was brought to its end. One that was not has left letters, and nothing else."""
+        client, hops = self.client, gossip_steps(self._method)
+        before = client.state
+        client.train(index)
+        for step in range(index * hops, (index + 1) * hops):
+            if not (yield from self._exchange(step, self._method.sends, step)):
+                client.state = before
+                return False
+        client.state = self._method.receive(client.state, client.message, client.round(index))
+        return True
+
+    def _exchange(self, step: int, operators: dict[str, Operator], at: int) -> Steps:
+        """One gossip step with the weights of `step`, known in letters and traces as `at`; whether it was made."""
+        client, post, number = self.client, self._post, self.client.number
+        coded = at >= 0
+        wire = client.letter(coded)
+        post.write(number, at, arrived(self._method, wire) if coded else wire)
+        line = self._next(at)
+        if line is None:
+            return False
+        weights = self._weights(step, line)
+        if pushed := pushed_names(operators, client.message):
+            for receiver in np.flatnonzero(weights[:, number]).tolist():
+                if receiver != number:
+                    post.push(number, receiver, at, share_of(client.message, float(weights[receiver, number]), pushed))
+        row = {int(j): float(weights[number, j]) for j in np.flatnonzero(weights[number])}
+        own = row.pop(number, 0.0)
+        heard, mass = {}, {}
+        for sender, written in _entries(line, "heard"):
+            if sender not in row:
+                raise GossamerError(
+                    f"peer {number} mixed at step {at} a letter of peer {sender}, not its neighbour then"
+                )
+            while (letter := post.read(sender, written)) is None:
+                yield Need(at, sender, written)
+            heard[sender] = letter
+        for sender, written in _entries(line, "mass"):
+            while (share := post.take(sender, number, written)) is None:
+                yield Need(at, sender, written)
+            mass[sender] = share
+        client.hear(at, operators, row, own, heard, mass)
+        return True
+
+    def _skip(self, index: int) -> int:
+        """The round with which it goes on after it was away."""
+        start, end = self._lines.popleft()["skip"]
+        if start != index or end < start:
+            raise GossamerError(
+                f"trace of peer {self.client.number}: goes from round {start} to {end} where round {index} is next"
+            )
+        return int(end)
+
+    def _next(self, at: int) -> Line | None:
+        """The line of a step; None if the peer was killed before it mixed."""
+        if not self._lines or "skip" in self._lines[0]:
+            return None
+        line = self._lines.popleft()
+        if line["step"] != at:
+            raise GossamerError(
+                f"trace of peer {self.client.number}: says step {line['step']} where step {at} should follow"
+            )
+        return line
+
+    def _weights(self, step: int, line: Line) -> np.ndarray:
+        """The weights of a step, as this peer knew them."""
+        losses = np.array(line["losses"], dtype=np.float64) if "losses" in line else None
+        weights: np.ndarray = self._network.matrix(step, losses).toarray()
+        return weights
+
+
+def _entries(line: Line, kind: str) -> list[tuple[int, int]]:
+    """(sender, step) of what a line names, by sender; keys are strings where it has been JSON."""
+    return sorted((int(sender), int(step)) for sender, step in line.get(kind, {}).items())

@@ -1,0 +1,117 @@
+"""What a letter must look like to be let in: checked from its header, before a byte of it is stored, and after.
+
+Nothing in here depends on what the sender claims about itself. The shapes are those that this peer would send.
+"""
+
+from typing import Any
+
+import torch
+
+from gossamer.engines.client import Training, about_client, this_round
+from gossamer.methods import Message, arrived, gossip_steps, mixes, travelling
+from gossamer.peers import wire_pb2 as wire
+from gossamer.peers.letters import DIGEST_BYTES, Letter, describe, size_of
+
+Description = list[wire.Tensor]
+MASS_OPERATORS = ("push", "deliver")
+
+
+class Refused(ValueError):
+    """A message that is not let in, with the reason."""
+
+
+class Schema:
+    """The messages of one experiment."""
+
+    def __init__(self, training: Training, number: int) -> None:
+        method: Any = training.method
+        self._method = method
+        self.model_dtype = training.model.initial.dtype
+        state, opening = method.init(training.model.initial), Message()
+        if hasattr(method, "open"):
+            start = this_round(training, 0, about_client(training, number, 0, opening=True))
+            state, opening = method.open(state, lambda: training.model.initial, start)
+        round = this_round(training, 0, about_client(training, number, 0))
+        _, message = method.finish(state, method.begin(state, round), round)
+        pairs = mixes(method.sends, message).values()
+        #: The names of the tensors that are pushed, and of those that are averaged or summed.
+        self.pushed = sorted({name for name, operator in pairs if operator in MASS_OPERATORS})
+        self.mixed = sorted(message.keys() - set(self.pushed))
+        self._plain = {name: message[name] for name in self.mixed}
+        letter = travelling(method, self._plain) if self.mixed else {}
+        self._letter = describe(letter)
+        mass = {name: message[name] for name in self.pushed}
+        self._mass = (describe(mass), describe({name: value.double() for name, value in mass.items()}))
+        self._opening = describe(opening)
+        self.steps = gossip_steps(method)
+        self.open_steps = int(getattr(method, "open_mixings", 0)) if opening else 0
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest letter that may come."""
+        return max(size_of(each) for each in (self._letter, *self._mass, self._opening))
+
+    def check_header(self, header: wire.Header) -> None:
+        """Refuse a letter of other tensors or another size, before anything is stored of it."""
+        allowed = self._allowed(header)
+        found = list(header.tensors)
+        if found not in allowed:
+            raise Refused(_difference(found, allowed[0]))
+        if header.bytes != size_of(found):
+            raise Refused(f"wrong size: declares {header.bytes} bytes for tensors of {size_of(found)}")
+        if len(header.digest) != DIGEST_BYTES:
+            raise Refused(f"wrong digest: {len(header.digest)} bytes long, not {DIGEST_BYTES}")
+        if header.kind == wire.MASS and header.base >= header.step:
+            raise Refused(f"wrong base: mass since step {header.base} cannot end at step {header.step}")
+
+    def check_values(self, letter: Letter) -> None:
+        """Refuse values that no honest peer sends."""
+        message = letter.message
+        for name, value in message.items():
+            if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+                raise Refused(f"not finite: '{name}' holds NaN or infinity")
+        weight = message.get("weight") if letter.header.kind == wire.MASS else None
+        if weight is not None and not bool((weight > 0).all()):
+            raise Refused(f"wrong weight: {float(weight):g}, which is not positive")
+        if letter.header.kind == wire.LETTER and letter.header.step >= 0 and hasattr(self._method, "decode"):
+            try:
+                decoded = describe(arrived(self._method, message))
+            except Exception as error:  # whatever a packed form can do wrong
+                raise Refused(f"cannot be unpacked: {error}") from error
+            if decoded != describe(self._plain):
+                raise Refused("cannot be unpacked: " + _difference(decoded, describe(self._plain)))
+
+    def _allowed(self, header: wire.Header) -> tuple[Description, ...]:
+        if header.kind == wire.MASS:
+            if self.pushed and header.step >= 0:
+                return self._mass
+            raise Refused("unexpected: this experiment pushes no mass")
+        if header.kind != wire.LETTER:
+            raise Refused(f"unknown kind of message: {header.kind}")
+        if header.step < 0:
+            if header.step < -self.open_steps:
+                raise Refused(f"wrong step: {header.step}")
+            return (self._opening,)
+        if not self.mixed:
+            raise Refused("unexpected: this experiment pushes mass and sends nothing else")
+        return (self._letter,)
+
+
+def wire_message(training: Training, message: Message, opening: bool) -> Message:
+    """What travels of a message that is averaged or summed."""
+    return message if opening else travelling(training.method, message)
+
+
+def _difference(found: Description, expected: Description) -> str:
+    """What is wrong with a list of tensors, in words."""
+    have, want = ({each.name: each for each in tensors} for tensors in (found, expected))
+    if missing := sorted(want.keys() - have.keys()):
+        return f"missing tensor: '{missing[0]}'"
+    if extra := sorted(have.keys() - want.keys()):
+        return f"extra tensor: '{extra[0][:40]}'"
+    for name, tensor in have.items():
+        if tensor.dtype != want[name].dtype:
+            return f"wrong type: '{name}' is {tensor.dtype[:20]}, not {want[name].dtype}"
+        if tensor.shape != want[name].shape:
+            return f"wrong shape: '{name}' is {list(tensor.shape)[:8]}, not {list(want[name].shape)}"
+    return "wrong order of tensors"

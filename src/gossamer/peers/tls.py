@@ -1,0 +1,50 @@
+"""The one way in which peers connect: TLS with certificates on both sides. There is no other."""
+
+import os
+from typing import Any
+
+# Before grpc is loaded: what may be used below TLS 1.3. (The library itself goes no lower than TLS 1.2.)
+os.environ["GRPC_SSL_CIPHER_SUITES"] = ":".join((
+    "ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES256-GCM-SHA384", "ECDHE-ECDSA-CHACHA20-POLY1305",
+))  # fmt: skip
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # a stranger's bytes on the port are counted, not printed
+
+import grpc
+
+from gossamer.peers.certificates import server_name
+from gossamer.peers.kit import Kit
+from gossamer.peers.letters import CHUNK
+from gossamer.peers.roster import Member
+
+#: A piece of a letter and what is around it; nothing larger is read.
+LARGEST_MESSAGE = CHUNK + (64 << 10)
+OPTIONS: list[tuple[str, Any]] = [
+    ("grpc.max_receive_message_length", LARGEST_MESSAGE),
+    ("grpc.max_send_message_length", LARGEST_MESSAGE),
+    # A dead line is noticed, also where nothing is sent.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.enable_http_proxy", 0),
+]
+
+
+def server_credentials(kit: Kit) -> grpc.ServerCredentials:
+    """Nobody is let in without a certificate of the network."""
+    return grpc.ssl_server_credentials(
+        [(kit.key, kit.certificate)], root_certificates=kit.authority, require_client_auth=True
+    )
+
+
+def channel(kit: Kit, member: Member) -> grpc.aio.Channel:
+    """A connection to a peer; it is made when first used, and only with who holds that peer's certificate."""
+    credentials = grpc.ssl_channel_credentials(kit.authority, kit.key, kit.certificate)
+    options = [
+        *OPTIONS,
+        ("grpc.ssl_target_name_override", server_name(member.name)),
+        ("grpc.initial_reconnect_backoff_ms", 200),
+        ("grpc.min_reconnect_backoff_ms", 200),
+        ("grpc.max_reconnect_backoff_ms", 2_000),
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+    return grpc.aio.secure_channel(member.address, credentials, options=options)
