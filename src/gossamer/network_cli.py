@@ -1,9 +1,11 @@
-"""`gossamer network`: make the kits of a network of real peers, check them, take one back."""
+"""`gossamer network`: make the kits of a network of real peers, check them, watch them; and a demo of it all."""
 
+import asyncio
+import json
 import shlex
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich import box
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 #: Days before its end from which a certificate is shown in yellow.
 SOON = 30
 
-network = typer.Typer(help="Real peers: make their kits, check them, take one back.", no_args_is_help=True)
+network = typer.Typer(help="Real peers: see a demo, make kits, check and watch a network.", no_args_is_help=True)
 
 Kits = Annotated[Path, typer.Argument(metavar="KITS", help="The folder that 'network create' wrote.")]
 
@@ -39,20 +41,29 @@ def peer(
         str | None,
         typer.Option(metavar="KEY=N,...", help="Rehearse on a bad network, e.g. lose=0.2,double=0.05,delay=0.5."),
     ] = None,
+    metrics_port: Annotated[
+        str | None,
+        typer.Option(metavar="[HOST:]PORT", help="Serve numbers for Prometheus there; host: 127.0.0.1 unless given."),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors.")] = False,
 ) -> None:
     """Run one peer of a network, here, on its own samples. Started again, it goes on where it was."""
     import sys
 
+    from gossamer.peers.metrics import as_address
     from gossamer.peers.process import Stopped, leave, run_peer
     from gossamer.peers.weather import as_weather
+
+    metrics = as_address(metrics_port) if metrics_port is not None else None
 
     def watch(line: dict[str, Any]) -> None:
         if not quiet:
             terminal.err.print(peer_line(line), soft_wrap=True, highlight=False)
 
     try:
-        ended = run_peer(kit, data=data, data_dir=data_dir, out=out, weather=as_weather(weather), watch=watch)
+        ended = run_peer(
+            kit, data=data, data_dir=data_dir, out=out, weather=as_weather(weather), watch=watch, metrics=metrics
+        )
     except Stopped as stop:
         again = f"gossamer peer {shlex.quote(str(kit))}"
         terminal.err.print(f"stopped after round {stop.round}. Go on with:  {escape(again)}", soft_wrap=True)
@@ -72,6 +83,104 @@ def peer_line(line: dict[str, Any]) -> str:
     else:
         said = line["event"] + "".join(f"  {key} {value}" for key, value in about.items())
     return f"[dim]{clock}[/] [bold]{escape(line['peer'])}[/] {escape(said)}"
+
+
+@network.command()
+def demo(
+    peers: Annotated[int, typer.Option("--peers", "-n", min=2, max=64, help="How many processes.")] = 5,
+    method: Annotated[str, typer.Option("--method", "-m", help="A method: see 'gossamer methods'.")] = "dfedavg",
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds.")] = 20,
+    graph: Annotated[str | None, typer.Option(help="A graph: see 'gossamer graphs'.")] = None,
+    settings: Annotated[
+        list[str], typer.Option("--set", "-s", metavar="KEY=VALUE", help="Set a key of the experiment, e.g. lr=0.05.")
+    ] = [],  # noqa: B006  # typer copies it
+    lose: Annotated[float, typer.Option(min=0, max=0.99, help="Share of the messages that get lost.")] = 0.0,
+    double: Annotated[float, typer.Option(min=0, max=1, help="Share of the messages that arrive twice.")] = 0.0,
+    delay: Annotated[float, typer.Option(min=0, help="Longest delay of a message, in seconds.")] = 0.0,
+    late: Annotated[
+        Literal["wait", "reweigh"], typer.Option(help="What averaging does without a neighbour's message.")
+    ] = "wait",
+    kill: Annotated[bool, typer.Option("--kill", help="Kill a peer halfway (SIGKILL), and start it again.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="A new folder for kits and runs; default: a temporary one.")
+    ] = None,
+) -> None:
+    """See it: real processes on this machine, with their own keys and mutual TLS, learning from each other."""
+    import tempfile
+
+    from gossamer.errors import ExperimentError
+    from gossamer.experiment import load_experiment, parse_setting
+    from gossamer.peers.data import rehearse
+    from gossamer.peers.demo import Demo, PeerDied, check_free, demo_roster
+    from gossamer.terminal.network_table import Screen, ended_table
+
+    values: dict[str, Any] = {"rounds": rounds}
+    values |= dict(parse_setting(f"{key}={text}") for key, text in (("method", method), ("graph", graph)) if text)
+    values |= dict(map(parse_setting, settings))
+    if "clients" in values:
+        raise ExperimentError(f"clients={values['clients']}: how many there are is said by --peers")
+    experiment = load_experiment(None, values | {"clients": peers})
+    if out is not None:
+        check_free(out)
+    roster = demo_roster(experiment, late)
+    rehearse(experiment)
+    weather = ",".join(f"{key}={n}" for key, n in (("lose", lose), ("double", double), ("delay", delay)) if n)
+    folder = out or Path(tempfile.mkdtemp(prefix="gossamer-demo-"))
+    title = demo_title(experiment, lose, double, delay)
+    running = Demo(folder, roster, weather, kill)
+    try:
+        with Screen(title, terminal.err, notes=running.notes) as screen:
+            ends = asyncio.run(running.run(screen.show, screen.say))
+    except (KeyboardInterrupt, PeerDied):
+        terminal.err.print(f"what there is of it: [cyan]{escape(str(folder))}[/]", soft_wrap=True)
+        raise
+    terminal.out.print(ended_table(ends, title))
+    terminal.say_where(folder)
+    where = escape(shlex.quote(str(running.runs)))
+    terminal.out.print(f"\nTry next:  [bold cyan]gossamer show {where}[/]", soft_wrap=True)
+    if not kill:
+        terminal.out.print("           [bold cyan]gossamer network demo --kill[/]", soft_wrap=True)
+
+
+def demo_title(experiment: Any, lose: float, double: float, delay: float) -> str:
+    """What the demo shows, in one line."""
+    from gossamer.comparison import show_value
+
+    parts = experiment.resolved()
+    words = [f"{experiment.clients} peers", "mutual TLS"]
+    words += [show_value(parts[key]) if isinstance(parts[key], str | dict) else type(parts[key]).__name__
+              for key in ("method", "graph", "dataset")]  # fmt: skip
+    words += [f"{100 * lose:g} % lost"] if lose else []
+    words += [f"{100 * double:g} % doubled"] if double else []
+    words += [f"up to {delay:g} s late"] if delay else []
+    return " · ".join(words)
+
+
+@network.command()
+def watch(
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The kit to ask with; its own peer need not run.")],
+    once: Annotated[bool, typer.Option("--once", help="One look, as where there is no terminal.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One look, as JSON, for programs.")] = False,
+) -> None:
+    """Watch a whole network: every peer's round, loss, accuracy, neighbours and traffic. Ctrl-C leaves."""
+    from gossamer.peers.kit import open_kit
+    from gossamer.peers.watch import follow, snapshot
+    from gossamer.terminal.network_table import WIDE, Screen, network_table
+
+    asking = open_kit(kit)
+    if as_json:
+        print(json.dumps([seen.to_dict() for seen in asyncio.run(snapshot(asking))], indent=2))
+        return
+    title = f"{len(asking.roster.members)} peers · experiment {asking.roster.digest} · asked as {asking.name}"
+    if once or not terminal.out.is_terminal:
+        seen = asyncio.run(snapshot(asking))
+        terminal.out.print(network_table(seen, title, terminal.out.width >= WIDE))
+        return
+    try:
+        with Screen(title, terminal.out, stays=True) as screen:
+            asyncio.run(follow(asking, screen.show))
+    except KeyboardInterrupt:  # the way to leave, so nothing to be told
+        raise typer.Exit(130) from None
 
 
 @network.command()
@@ -172,3 +281,36 @@ def _network_cell(line: "Line") -> str:
     if not line.address:
         return "–"
     return "[green]there, same experiment[/]" if line.hello else "[green]there[/]"
+
+
+@network.command()
+def replay(
+    kits: Kits,
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", envvar="GOSSAMER_DATA", help="Where data sets are.")
+    ] = None,
+) -> None:
+    """Do again in the simulator what the peers did, by their traces, and say whether both end with the same models.
+
+    Needs the kits of all peers with their runs, and data that comes with the experiment.
+    """
+    from gossamer.peers.kit import kits_in, open_kit
+    from gossamer.peers.replay import replay_kits
+
+    opened = sorted((open_kit(folder) for folder in kits_in(kits)), key=lambda kit: kit.number)
+    with terminal.err.status("replaying"):
+        found = replay_kits(opened, [kit.folder / "run" for kit in opened], data_dir)
+    good = found.difference <= 1e-5
+    words = "the same models" if good else "[red]other models[/]"
+    terminal.out.print(
+        f"{len(opened)} peers, {found.rounds} rounds: the replay ends with {words} (largest difference "
+        f"{found.difference:.1e})",
+        soft_wrap=True,
+    )
+    terminal.out.print(
+        f"letters not waited for: {found.missing}, rounds missed: {found.skipped}, drift of the mean: "
+        f"{found.worst_drift:.1e} in the worst step, {found.total_drift:.1e} in all",
+        soft_wrap=True,
+    )
+    if not good:
+        raise typer.Exit(1)

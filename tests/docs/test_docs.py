@@ -14,6 +14,7 @@ from gossamer.cli import app, overrides, parse_sweep
 from gossamer.comparison import Plan, load_plan, variants
 from gossamer.experiment import load_experiment
 from gossamer.methods import Operator, Round
+from gossamer.peers.roster import load_roster
 from gossamer.reference import PAGES as GENERATED
 
 ROOT = Path(__file__).parents[2]
@@ -85,6 +86,10 @@ def test_python_blocks_run_one_after_the_other(page: Path, workshop: Path) -> No
 def test_toml_blocks_are_experiments_or_comparisons(page: Path, workshop: Path) -> None:
     write_modules(page, workshop)
     for block in blocks(page):
+        if block.language == "toml" and "network" in block.words:
+            (workshop / "network.toml").write_text(block.text, encoding="utf-8")
+            assert load_roster(workshop / "network.toml").members
+            continue
         if block.language != "toml" or "no-check" in block.words:
             continue
         file = workshop / "example.toml"

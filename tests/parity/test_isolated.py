@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from gossamer import Experiment
 from gossamer.engines import Isolated, Plan, Stacked
@@ -183,3 +184,22 @@ def test_what_is_summed_as_well_is_sent_once_in_every_gossip_step() -> None:
     isolated = Isolated(run.training)
     isolated.round(0)
     torch.testing.assert_close(isolated.models(), run.models(), rtol=0, atol=1e-10)
+
+
+def test_dropout_is_drawn_alike() -> None:
+    """Also after a model was evaluated, which turns dropout off."""
+    data = samples([6, 6, 6], seed=0)
+    experiment = Experiment(
+        method="dfedavg", dataset=data, clients=3, model=with_dropout, batch_size=4, local_steps=2, dtype="float64"
+    )
+    work = prepare(experiment).training
+    stacked, isolated = Stacked(work, Plan(1)), Isolated(work)
+    for index in range(2):
+        stacked.round(index)
+        work.model.template.eval()
+        isolated.round(index)
+    torch.testing.assert_close(isolated.models(), stacked.models(), rtol=0, atol=1e-12)
+
+
+def with_dropout() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 16), nn.Dropout(0.5), nn.Linear(16, 3))

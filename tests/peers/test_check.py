@@ -98,8 +98,10 @@ def asked(kits: Path, name: str = "bob", patience: float = 5.0) -> str | None:
     return probe(kit, kit.roster.member(name), patience)
 
 
-def test_a_peer_that_is_there(kits: Path, serve: Callable[..., Peer]) -> None:
+def test_a_peer_that_is_there(kits: Path, serve: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch) -> None:
     serve(kits / "bob", port(kits, "bob"))
+    same = Hello(check_module.version("gossamer"), open_kit(kits / "alice").roster.digest)
+    monkeypatch.setattr(check_module, "ask", lambda kit, member: same)
     assert asked(kits) is None
     lines = {line.name: line for line in check_network(kits)}
     assert list(lines) == list(NAMES)
@@ -108,6 +110,12 @@ def test_a_peer_that_is_there(kits: Path, serve: Callable[..., Peer]) -> None:
     assert all(line.kit_problem is None and line.days_left == 364 for line in lines.values())
     alone = {line.name: line for line in check_network(kits / "alice")}
     assert (alone["alice"].days_left, alone["bob"].days_left) == (364, None)
+
+
+def test_one_who_has_the_certificate_and_is_no_peer(kits: Path, serve: Callable[..., Peer]) -> None:
+    serve(kits / "bob", port(kits, "bob"))
+    problem = {line.name: line.network_problem for line in check_network(kits)}["bob"]
+    assert str(problem).startswith("it does not answer as a peer does (")
 
 
 def test_a_real_grpc_server(kits: Path) -> None:

@@ -17,6 +17,7 @@ from gossamer.data import Batch, Batches, Gathered, Samples
 from gossamer.engines.client import Training, about_client, full_gradient, take_step, this_round, with_tape
 from gossamer.errors import GossamerError
 from gossamer.methods import Message, Operator, Round, arrived, gossip_steps, mixes, travelling
+from gossamer.randomness import Purpose, torch_seed
 
 #: (step, sender, receiver) -> by how many steps each copy is late: () is lost, (0,) on time, (0, 0) doubled.
 Trace = Callable[[int, int, int], tuple[int, ...]]
@@ -64,7 +65,10 @@ class Client:
         round, dtype = self.round(index), self.work.model.initial.dtype
         own = Gathered(self.work.batches, self.work.dataset, [self.number], index, dtype)
         local, total = self.method.begin(self.state, round), 0.0
+        self.work.model.template.train()
         for k in range(own.steps):
+            if self.work.model.draws_randomness:
+                torch.manual_seed(torch_seed(self.work.seed, Purpose.DROPOUT, self.number, index, k))
             batch = Batch(*(tensor[0] for tensor in own.take(k)))
             local, loss = take_step(self.work, with_tape, self.state, local, batch, round)
             total += float(loss * own.shares[k, 0])

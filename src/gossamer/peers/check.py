@@ -12,7 +12,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
+import grpc
+
 from gossamer.errors import GossamerError
+from gossamer.peers import tls
+from gossamer.peers import wire_pb2 as wire
 from gossamer.peers.certificates import (
     CERTIFICATE,
     KEY,
@@ -22,6 +26,7 @@ from gossamer.peers.certificates import (
     valid_until,
 )
 from gossamer.peers.kit import Kit, KitError, is_kit, kits_in, open_kit
+from gossamer.peers.links import SERVICE, words_of
 from gossamer.peers.roster import Member
 
 #: Seconds for each of: the connection, the handshake, the first word.
@@ -60,12 +65,20 @@ class Line(NamedTuple):
     hello: Hello | None
 
 
-def ask(kit: Kit, member: Member) -> Hello | None:  # noqa: ARG001  # see below
-    """Ask a running peer which version and which experiment it runs; None: it was not asked.
-
-    The one place where the network's own protocol comes in; until it does, a peer's TLS is all that is checked.
-    """
-    return None
+def ask(kit: Kit, member: Member) -> Hello:
+    """Ask a running peer which version and which experiment it runs."""
+    with tls.blocking_channel(kit, member) as channel:
+        greet = channel.unary_unary(
+            f"/{SERVICE}/Greet",
+            request_serializer=wire.Hello.SerializeToString,
+            response_deserializer=wire.Hello.FromString,
+        )
+        try:
+            # Of no network: this is no peer that greets, and nobody is to take it for one.
+            answer: wire.Hello = greet(wire.Hello(version=version("gossamer")), timeout=PATIENCE)
+        except grpc.RpcError as error:
+            raise GossamerError(f"it does not answer as a peer does ({words_of(error)})") from None
+    return Hello(answer.version, answer.network)
 
 
 def check_network(folder: Path) -> list[Line]:
@@ -119,10 +132,9 @@ def _line(member: Member, kits: Sequence[Kit], asking: Kit) -> Line:
     if problem is None:
         try:
             hello = ask(asking, member)
+            problem = disagreement(asking, hello)
         except GossamerError as error:
             problem = str(error)
-    if hello is not None:
-        problem = disagreement(asking, hello)
     return Line(member.name, member.address, None, days, problem, hello)
 
 

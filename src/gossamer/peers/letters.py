@@ -38,7 +38,8 @@ class Hash:
     """The digest of a letter, fed piece by piece."""
 
     def __init__(self) -> None:
-        self._state = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        # Processors have instructions for this one: it takes half the time of BLAKE2.
+        self._state = hashlib.sha256()
 
     def update(self, piece: bytes | memoryview) -> None:
         self._state.update(piece)

@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
@@ -21,11 +21,24 @@ SERVICE = "gossamer.peers.Peer"
 #: Seconds between tries: the first, and the longest.
 FIRST_RETRY, LAST_RETRY = 0.05, 2.0
 
+Message = TypeVar("Message", wire.Hello, wire.Piece, wire.Receipt, wire.Status)
 OnReceipt = Callable[["Link", int, int, wire.Receipt], Awaitable[None]]
 
 
 class Lost(Exception):
     """A request, or the answer to it, was lost on purpose."""
+
+
+class Unreadable(ValueError):
+    """Bytes that are no message of the expected kind."""
+
+
+def read(kind: type[Message], received: bytes) -> Message:
+    """A message from the wire."""
+    try:
+        return kind.FromString(received)  # type: ignore[no-any-return]
+    except Exception as error:  # protobuf's own, which is not exported under a stable name
+        raise Unreadable("unreadable: not a message of this protocol") from error
 
 
 class Link:
@@ -39,21 +52,18 @@ class Link:
         self.last_error = ""
         self.finished = False
         self._channel = tls.channel(kit, self.member)
+        # Answers are read here, not by the library: it prints those that it cannot read.
         calls = {"request_serializer": lambda message: message.SerializeToString()}
-        self._greet = self._channel.unary_unary(
-            f"/{SERVICE}/Greet", response_deserializer=wire.Hello.FromString, **calls
-        )
-        self._deliver = self._channel.stream_unary(
-            f"/{SERVICE}/Deliver", response_deserializer=wire.Receipt.FromString, **calls
-        )
-        self._report = self._channel.unary_unary(
-            f"/{SERVICE}/Report", response_deserializer=wire.Status.FromString, **calls
-        )
+        self._greet = self._channel.unary_unary(f"/{SERVICE}/Greet", **calls)
+        self._deliver = self._channel.stream_unary(f"/{SERVICE}/Deliver", **calls)
+        self._report = self._channel.unary_unary(f"/{SERVICE}/Report", **calls)
         self._on_receipt = on_receipt
         self._weather = weather
         self._pace = Pace(kit.roster.exchange.patience)
         self._line: dict[tuple[int, int], Path] = {}  # (kind, step) -> letter, in the order of posting
         self._more = asyncio.Event()
+        self._awake = asyncio.Event()
+        self._stubborn = kit.roster.exchange.late == "wait"
         self._down_since: float | None = None
 
     @property
@@ -95,9 +105,9 @@ class Link:
                 continue
             try:
                 receipt = await self._send(kind, step, path)
-            except (grpc.aio.AioRpcError, grpc.RpcError, Lost, TimeoutError, Damaged) as error:
+            except (grpc.aio.AioRpcError, grpc.RpcError, Lost, TimeoutError, Damaged, Unreadable) as error:
                 self._failed(error)
-                await asyncio.sleep(pause)
+                await self._rest(pause)
                 pause = min(2 * pause, LAST_RETRY)
                 continue
             self._down_since, pause = None, FIRST_RETRY
@@ -105,15 +115,28 @@ class Link:
                 await self._on_receipt(self, kind, step, receipt)
                 await asyncio.sleep(4 * FIRST_RETRY)
                 continue
+            if receipt.verdict == wire.REFUSED and self._stubborn:
+                await self._on_receipt(self, kind, step, receipt)  # somebody waits for it, so it is not given up
+                await self._rest(LAST_RETRY)
+                continue
             if self._line.get((kind, step)) == path:
                 del self._line[kind, step]
             await self._on_receipt(self, kind, step, receipt)
 
+    def hurry(self) -> None:
+        """The peer has been heard: do not rest before the next try."""
+        self._awake.set()
+
+    async def _rest(self, seconds: float) -> None:
+        self._awake.clear()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._awake.wait(), seconds)
+
     async def greet(self, hello: wire.Hello, seconds: float) -> wire.Hello:
         """Ask who is there."""
         try:
-            answer: wire.Hello = await self._greet(hello, timeout=seconds)
-        except grpc.aio.AioRpcError as error:
+            answer = read(wire.Hello, await self._greet(hello, timeout=seconds))
+        except (grpc.aio.AioRpcError, Unreadable) as error:
             self._failed(error)
             raise
         self._down_since = None
@@ -122,8 +145,7 @@ class Link:
 
     async def report(self, seconds: float) -> str:
         """Ask how it is doing."""
-        status: wire.Status = await self._report(wire.Question(), timeout=seconds)
-        return status.json
+        return read(wire.Status, await self._report(wire.Question(), timeout=seconds)).json
 
     async def close(self) -> None:
         """Hang up."""
@@ -146,7 +168,8 @@ class Link:
     async def _deliver_once(self, path: Path) -> wire.Receipt:
         letter = Letter(path)
         started = time.monotonic()
-        receipt: wire.Receipt = await self._deliver(self._pieces(letter), timeout=self._pace.patience)
+        answer = await self._deliver(self._pieces(letter), timeout=self._pace.patience)
+        receipt = read(wire.Receipt, answer)
         self._pace.heard(time.monotonic() - started)
         self.sent_bytes += letter.header.bytes
         return receipt

@@ -92,8 +92,8 @@ class OutEdge:
 
     def recall(self, base: int, sent: int) -> None:
         """After an older state was loaded: the last mark that was written."""
-        if base > self.base:
-            self.acknowledged(base)
+        if base > self.base:  # and then it is not before `through` either: resets go to the end of all that was added
+            self.base, self.through, self.total = base, base, {}
         self.sent = max(self.sent, sent)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, int]]:

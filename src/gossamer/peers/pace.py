@@ -7,7 +7,7 @@ twice; one that cannot even be reached is then no longer waited for, until it is
 
 MEAN_GAIN, DEVIATION_GAIN = 1 / 8, 1 / 4
 #: A message is given so many seconds at least: machines pause now and then.
-LEAST = 0.5
+LEAST = 1.0
 #: Rounds without a word after which an unreachable neighbour is not waited for.
 AWAY_AFTER = 2
 
@@ -18,12 +18,16 @@ class Pace:
     def __init__(self, patience: float) -> None:
         self.patience = patience
         self.missed = 0
+        self._met = False
         self._mean: float | None = None
         self._deviation = 0.0
 
     def heard(self, seconds: float) -> None:
         """Its message came so long after it was first wanted (0: it was there already)."""
         self.missed = 0
+        if not self._met:  # how late it started says nothing about how late it will be
+            self._met = True
+            return
         if self._mean is None:
             self._mean, self._deviation = seconds, seconds / 2
             return

@@ -33,11 +33,11 @@ from gossamer.peers.links import Link
 from gossamer.peers.mailbox import Mailbox
 from gossamer.peers.mass import InEdge, OutEdge, Parcel
 from gossamer.peers.pace import Pace
-from gossamer.peers.schema import Schema
+from gossamer.peers.schema import LARGEST_LOSS, Schema
 from gossamer.peers.service import Answer, Service
 from gossamer.peers.weather import Weather
 from gossamer.runs.files import append_line, make_folder, write_text
-from gossamer.runs.folder import EXPERIMENT, FINAL, RunFolder, to_json
+from gossamer.runs.folder import EXPERIMENT, FINAL, RunFolder, read_lines, to_json
 
 VERSION = version("gossamer")
 #: Methods of these families keep something that a missing message would spoil for good: they wait.
@@ -50,8 +50,12 @@ LEAST_WEIGHT = 1e-6
 REMIND = 10.0
 #: Seconds that a finished peer stays for neighbours that can no longer be reached.
 GRACE = 3.0
+#: Seconds in which another neighbour may show that one that refuses everything of this peer is wrong.
+DOUBT = 1.0
 
 Log = Callable[..., None]
+#: Letters by kind, sender and step.
+Found = dict[tuple[int, int, int], Letter]
 
 
 def _all(here: Callable[[int], bool], senders: list[int]) -> bool:
@@ -92,9 +96,11 @@ class Peer:
         self.edges_out: dict[int, OutEdge] = {}
         self.losses: dict[int, tuple[int, float]] = {}
         self.finished = False
-        self.metrics: dict[str, Any] = {}
+        self._skips: dict[int, int] = dict(line["skip"] for line in self.journal.lines if "skip" in line)
+        self.metrics: dict[str, Any] = next(reversed(read_lines(folder / "metrics.jsonl")), {})
         self.doing = "starting"
         self._rounds_of: dict[int, int] = {}
+        self._takes_ours: dict[int, bool] = {}
         self._processes: dict[int, wire.Process] = {}
         self._outbox = folder / "outbox"
         make_folder(self._outbox)
@@ -102,11 +108,12 @@ class Peer:
         self.mailbox = Mailbox(folder / "inbox")
         self.service = Service(
             kit, self.schema, self.mailbox, self._judge, self._hello, self._greeted, lambda: json.dumps(self.status()),
-            self._has_through, self.log, self.exchange.sync,
+            self._has_through, self._held, self._heard, self.log, self.exchange.sync,
         )  # fmt: skip
         self.links: dict[int, Link] = {}
         self.paces = {j: Pace(self.exchange.patience) for j in range(self.network.clients) if j != self.number}
         self._trouble: asyncio.Future[None] | None = None
+        self._sent_before = 0
         self._began = time.monotonic()
 
     # Life
@@ -151,15 +158,16 @@ class Peer:
 
     async def _round(self, index: int) -> None:
         started = time.monotonic()
-        self._sent_before = sum(link.sent_bytes for link in self.links.values())
         if index == 0 and hasattr(self.method, "open"):
             await self._open()
         self.doing = "training"
         loss = await asyncio.to_thread(self.client.train, index)
-        if not np.isfinite(loss) and self.training.batches.steps[self.number] > 0:
+        trains = self.training.batches.steps[self.number] > 0
+        sound = all(bool(torch.isfinite(value).all()) for value in self.client.message.values())
+        if not sound or (trains and not np.isfinite(loss)):
             raise DivergenceError(
-                f"{self.kit.name}: diverged in round {index + 1}: the training loss is {loss}. The state after round "
-                f"{index} is kept. Try a smaller lr."
+                f"{self.kit.name}: diverged in round {index + 1}: its training loss is {loss:g}, or its model is not "
+                f"finite. The state after round {index} is kept. Try a smaller lr."
             )
         trained = time.monotonic()
         self.losses[self.number] = (index, loss)
@@ -199,16 +207,18 @@ class Peer:
         receivers = [int(j) for j in np.flatnonzero(column) if j != self.number]
         by_loss = losses is not None
         if self.waits:  # nobody runs away from a neighbour that does not answer
-            far = at - AHEAD * self.schema.steps
-            await self.mailbox.wait(lambda: not any(self._owes_letter(link, far) for link in self.links.values()), None)
+            await self.mailbox.wait(partial(self._is_heard, at), None)
+        if by_loss:  # nobody is waited for by name, so keep step with everyone's losses
+            recent = at // self.schema.steps - AHEAD
+            await self.mailbox.wait(partial(self._knows_losses_since, recent), self.exchange.patience)
         wire_message = self.client.letter(coded=at >= 0)
         pushed = self.schema.pushed if at >= 0 else []
         held = bool(line.get("held")) if line else bool(pushed) and self._too_light()
         self.doing = "sending"
         if not pushed or self.schema.mixed:
-            await asyncio.to_thread(self._send_letter, at, wire_message, pushed, receivers)
+            await self._send_letter(at, wire_message, pushed, receivers)
         if pushed and not held:
-            await asyncio.to_thread(self._send_mass, at, pushed, receivers, column)
+            await self._send_mass(at, pushed, receivers, column)
         if held:
             own = 1.0
         if line is None:
@@ -218,39 +228,51 @@ class Peer:
             if not pushed or self.schema.mixed:
                 line["heard"] = {str(j): at for j in heard}
             if pushed:
+                # Mass of later steps, from a neighbour that is ahead, waits for its turn.
+                due = {
+                    j: [s for s in self.mailbox.steps(wire.MASS, j) if s <= at] for j in self.mailbox.senders(wire.MASS)
+                }
                 line["mass"] = {
-                    str(j): self.mailbox.steps(wire.MASS, j)[-1] for j in self.mailbox.senders(wire.MASS)
-                    if self.mailbox.steps(wire.MASS, j)[-1] > self._edge_in(j).through
-                }  # fmt: skip
+                    str(j): steps[-1] for j, steps in due.items() if steps and steps[-1] > self._edge_in(j).through
+                }
             if by_loss:
                 line["losses"] = losses.tolist()  # type: ignore[union-attr]
             if held:
                 line["held"] = True
             self.journal.write(line)
-        await asyncio.to_thread(self._mix, at, line, operators, {} if by_loss else row, own)
+        found = self._letters_of(at, line)
+        await asyncio.to_thread(self._mix, at, line, found, operators, {} if by_loss else row, own)
         self.floor = at + 1
 
-    def _owes_letter(self, link: Link, before: int) -> bool:
-        return any(kind == wire.LETTER and step < before for kind, step in link.waiting)
+    def _knows_losses_since(self, round: int) -> bool:
+        return all(self.losses.get(j, (-1, 0.0))[0] >= round or not link.reachable for j, link in self.links.items())
 
-    def _send_letter(self, at: int, message: Message, pushed: list[str], receivers: list[int]) -> None:
+    def _is_heard(self, at: int) -> bool:
+        """Whether the neighbours have its earlier messages: all of its mass, and letters but for those of late."""
+        far = at - AHEAD * self.schema.steps
+        return not any(
+            step < (at if kind == wire.MASS else far) for link in self.links.values() for kind, step in link.waiting
+        )
+
+    async def _send_letter(self, at: int, message: Message, pushed: list[str], receivers: list[int]) -> None:
         """Write the letter of this step, once for all receivers, and post it."""
         path = self._outbox / f"{at}.letter"
         kept = {name: value for name, value in message.items() if name not in pushed}
-        letters.write(path, self._header(wire.LETTER, at), kept, self.exchange.sync)
+        await asyncio.to_thread(letters.write, path, self._header(wire.LETTER, at), kept, self.exchange.sync)
         for j in receivers:
             self.links[j].post(wire.LETTER, at, path)
 
-    def _send_mass(self, at: int, pushed: list[str], receivers: list[int], column: np.ndarray) -> None:
+    async def _send_mass(self, at: int, pushed: list[str], receivers: list[int], column: np.ndarray) -> None:
         """Owe every receiver its share, write the parcels down, and post them."""
         for j in receivers:
             edge = self.edges_out.setdefault(j, OutEdge())
+            # Edges are changed here and by receipts, so never in a thread of their own.
             edge.add(at, share_of(self.client.message, float(column[j]), pushed))
             if parcel := edge.parcel():
                 path = self._outbox / f"{j}.mass"
                 header = self._header(wire.MASS, parcel.through)
                 header.base = parcel.base
-                letters.write(path, header, parcel.total, self.exchange.sync)
+                await asyncio.to_thread(letters.write, path, header, parcel.total, self.exchange.sync)
                 self.links[j].post(wire.MASS, parcel.through, path)
 
     async def _wait_for(self, at: int, senders: list[int], pushing: bool) -> list[int]:
@@ -267,7 +289,7 @@ class Peer:
         reminded = began
         while missing := [j for j in senders if not here(j)]:
             now = time.monotonic()
-            if self.waits and not pushing:
+            if self.waits:
                 left = REMIND
             else:
                 left = max(began + self.paces[j].limit(self._reachable(j)) for j in missing) - now
@@ -283,27 +305,35 @@ class Peer:
                 self.paces[j].heard(max(0.0, self.mailbox.came.get(j, began) - began))
             else:
                 self.paces[j].silent()
-                self.log("went on without", step=at, peer=self.kit.roster.members[j].name)
+                self.log("went on without", step=at, neighbour=self.kit.roster.members[j].name)
         return [j for j in senders if here(j)]
 
-    def _mix(self, at: int, line: Line, operators: dict[str, Operator], row: dict[int, float], own: float) -> None:
+    def _mix(
+        self, at: int, line: Line, found: Found, operators: dict[str, Operator], row: dict[int, float], own: float
+    ) -> None:
         """Mix just what the line says."""
         heard = {}
         for name in line.get("heard", {}):
-            message = self.mailbox.letter(wire.LETTER, int(name), at).message
+            message = found[wire.LETTER, int(name), at].message
             heard[int(name)] = arrived(self.method, message) if at >= 0 else message
         mass = {}
-        for name, through in line.get("mass", {}).items():
-            j = int(name)
+        for name in line.get("mass", {}):
             taken = []
-            for step in self.mailbox.steps(wire.MASS, j):
-                if step <= through:
-                    letter = self.mailbox.letter(wire.MASS, j, step)
-                    new = self._edge_in(j).take(Parcel(letter.header.base, letter.header.step, letter.message))
+            for (kind, sender, _), letter in found.items():
+                if kind == wire.MASS and sender == int(name):
+                    new = self._edge_in(sender).take(Parcel(letter.header.base, letter.header.step, letter.message))
                     taken += [] if new is None else [new]
             if taken:
-                mass[j] = together(taken)
+                mass[int(name)] = together(taken)
         self.client.hear(at, operators, row, own, heard, mass)
+
+    def _letters_of(self, at: int, line: Line) -> Found:
+        """The letters that a line of the trace names, in the order in which mass is to be taken."""
+        wanted = [(int(wire.LETTER), int(name), at) for name in line.get("heard", {})]
+        for name, through in line.get("mass", {}).items():
+            steps = self.mailbox.steps(wire.MASS, int(name))
+            wanted += [(int(wire.MASS), int(name), step) for step in steps if step <= through]
+        return {key: self.mailbox.letter(*key) for key in wanted}
 
     # Others
 
@@ -311,6 +341,8 @@ class Peer:
         """Whether a letter is let in, by its header alone."""
         if header.network != self._digest:
             return Answer(wire.REFUSED, "another network: its experiment, peers or policy differ from ours")
+        if header.version != VERSION:
+            return Answer(wire.REFUSED, f"another version: {header.version[:20]!r}, this peer runs {VERSION}")
         if not self._is_right_process(sender, header.process):
             return Answer(wire.REFUSED, "another process speaks for this peer")
         steps, rounds = self.schema.steps, self.training.rounds
@@ -331,11 +363,13 @@ class Peer:
             return Answer(wire.EARLY, f"future: step {step} is too far ahead of step {self.floor}")
         if self.network.by_loss is None and not self._is_neighbour(sender, step):
             return Answer(wire.REFUSED, f"no neighbour: this peer does not hear from the sender at step {step}")
-        for known in header.losses:
-            other = 0 <= known.peer < self.network.clients and known.peer != self.number
-            if other and np.isfinite(known.loss) and known.round > self.losses.get(known.peer, (-1, 0.0))[0]:
-                self.losses[known.peer] = (known.round, known.loss)
         return Answer(None)
+
+    def _heard(self, header: wire.Header) -> None:
+        """A letter was let in: take note of the losses that it tells."""
+        for known in header.losses:
+            if known.peer != self.number and known.round > self.losses.get(known.peer, (-1, 0.0))[0]:
+                self.losses[known.peer] = (known.round, known.loss)
 
     def _is_neighbour(self, sender: int, step: int) -> bool:
         matrix_step = step if step >= 0 else step + self.schema.open_steps
@@ -358,20 +392,33 @@ class Peer:
             try:
                 self.edges_out[link.number].acknowledged(receipt.through)
             except ValueError as error:
-                self.log("strange receipt", peer=link.member.name, reason=str(error))
+                self.log("strange receipt", neighbour=link.member.name, reason=str(error))
+        self._takes_ours[link.number] = receipt.verdict != wire.REFUSED
         if receipt.verdict == wire.REFUSED:
-            self.log("was refused", peer=link.member.name, step=step, reason=receipt.reason)
-            if receipt.reason.startswith("another process"):
-                self._give_up(TwoProcesses(
+            self.log("was refused", neighbour=link.member.name, step=step, reason=receipt.reason[:300])
+            said = {
+                "another process": TwoProcesses(
                     f"{self.kit.name}: {link.member.name} already hears another process with this kit. One kit is for "
                     "one process: stop one of them."
-                ))  # fmt: skip
-            if receipt.reason.startswith("another network"):
-                self._give_up(GossamerError(
+                ),
+                "another network": GossamerError(
                     f"{self.kit.name}: {link.member.name} runs another network file. Give every peer the kit of the "
                     "same 'gossamer network create'."
-                ))  # fmt: skip
+                ),
+                "another version": GossamerError(
+                    f"{self.kit.name}: {link.member.name} runs another version of Gossamer than {VERSION}. Install the "
+                    "same one everywhere."
+                ),
+            }
+            for reason, trouble in said.items():
+                if receipt.reason.startswith(reason):
+                    asyncio.get_running_loop().call_later(DOUBT, self._give_up_unless_heard, trouble)
         await self.mailbox.nudge()
+
+    def _give_up_unless_heard(self, error: GossamerError) -> None:
+        """One neighbour alone cannot stop a peer whose letters others take."""
+        if not any(self._takes_ours.values()):
+            self._give_up(error)
 
     def _give_up(self, error: GossamerError) -> None:
         if self._trouble is not None and not self._trouble.done():
@@ -384,22 +431,28 @@ class Peer:
             try:
                 answer = await link.greet(self._hello(), seconds=2)
             except Exception as error:
-                self.log("not there yet", peer=link.member.name, reason=str(link.last_error or error))
+                self.log("not there yet", neighbour=link.member.name, reason=str(link.last_error or error))
                 return
+            same[link.member.name] = answer.network == self._digest
             if answer.network != self._digest:
-                self._give_up(GossamerError(
-                    f"{self.kit.name}: {link.member.name} runs another network file. Give every peer the kit of the "
-                    "same 'gossamer network create'."
-                ))  # fmt: skip
+                self.log("other network", neighbour=link.member.name)
             elif answer.version != VERSION:
-                self.log("other version", peer=link.member.name, theirs=answer.version, ours=VERSION)
-            self._rounds_of[link.number] = answer.round
+                self.log("other version", neighbour=link.member.name, theirs=answer.version[:20], ours=VERSION)
+            self._rounds_of[link.number] = min(answer.round, self.training.rounds)
 
         self.doing = "greeting"
+        same: dict[str, bool] = {}
         await asyncio.gather(*(greet(link) for link in self.links.values()))
+        if same and not any(same.values()):
+            self._give_up(GossamerError(
+                f"{self.kit.name}: {' and '.join(same)} runs another network file. Give every peer the kit of the "
+                "same 'gossamer network create'."
+            ))  # fmt: skip
 
     async def _stay(self) -> None:
         """Be there until the neighbours have what they need of this peer."""
+        goodbyes = (link.greet(self._hello(), seconds=2) for link in self.links.values())
+        await asyncio.gather(*goodbyes, return_exceptions=True)
         ends = time.monotonic() + max(self.exchange.patience, GRACE)
         while time.monotonic() < ends:
             open_ends = []
@@ -429,11 +482,21 @@ class Peer:
         """A peer says hello, or goodbye."""
         if hello.network == self._digest and sender in self.links:
             self.links[sender].finished = hello.finished
+            self.links[sender].hurry()
 
     def _header(self, kind: int, step: int) -> wire.Header:
-        known = [wire.Loss(peer=j, round=r, loss=loss) for j, (r, loss) in self.losses.items() if np.isfinite(loss)]
+        known = [
+            wire.Loss(peer=j, round=r, loss=loss) for j, (r, loss) in self.losses.items() if abs(loss) <= LARGEST_LOSS
+        ]
         told = known if getattr(self.method, "shares_loss", False) else []
-        return wire.Header(network=self._digest, process=self.process, kind=kind, step=step, losses=told)  # type: ignore[arg-type]
+        return wire.Header(
+            network=self._digest,
+            version=VERSION,
+            process=self.process,
+            kind=kind,  # type: ignore[arg-type]
+            step=step,
+            losses=told,
+        )
 
     def _known_losses(self, line: Line | None) -> np.ndarray | None:
         """Everyone's training loss as far as it has been heard of; who is unknown counts as an average one."""
@@ -458,6 +521,14 @@ class Peer:
         """Up to which step everything of a sender's mass is on this disk."""
         waiting = self.mailbox.steps(wire.MASS, j)
         return max([self._edge_in(j).through, *waiting[-1:]])
+
+    def _held(self, j: int) -> Parcel:
+        """The last of a sender's mass that is on this disk."""
+        if waiting := self.mailbox.steps(wire.MASS, j):
+            letter = self.mailbox.letter(wire.MASS, j, waiting[-1])
+            return Parcel(letter.header.base, letter.header.step, letter.message)
+        edge = self._edge_in(j)
+        return Parcel(edge.base, edge.through, edge.total)
 
     def _too_light(self) -> bool:
         weight = self.client.message.get("weight")
@@ -491,7 +562,8 @@ class Peer:
         for path in self._outbox.glob("*.mass"):
             try:
                 letter = Letter(path)
-            except Damaged:
+            except Damaged as error:
+                self.log("lost mass", reason=f"{error}: what it held for {path.stem} is gone")
                 continue
             edge = self.edges_out.setdefault(int(path.stem), OutEdge())
             through = letter.header.step
@@ -540,19 +612,21 @@ class Peer:
 
     def _catch_up(self) -> None:
         """After an absence: go on where the others are, rather than where nobody is any more."""
-        line = next((each["skip"] for each in self.journal.lines if each.get("skip", [None])[0] == self.done), None)
+        line = self._skips.get(self.done)
         if line is None:
-            if self.waits and not self.schema.pushed:
+            if self.waits:
                 return
-            there = min(max(self._rounds_of.values(), default=0), self.training.rounds - 1)
+            # Where half of them are: one alone that claims to be far ahead is not followed.
+            claimed = sorted(self._rounds_of.values()) or [0]
+            there = min(claimed[(len(claimed) - 1) // 2], self.training.rounds - 1)
             # What has left this peer must first have left its own state too.
             owes = max([edge.sent for edge in self.edges_out.values()], default=-1) >= self.done * self.schema.steps
             if there - self.done < AHEAD or owes:
                 return
-            line = [self.done, there]
-            self.journal.write({"skip": line})
+            line = there
+            self.journal.write({"skip": [self.done, there]})
             self.log("catching up", from_round=self.done, to_round=there)
-        self.done = line[1]
+        self.done = line
         self.floor = self.done * self.schema.steps
 
     def _take_folder(self) -> FileLock:
@@ -579,7 +653,8 @@ class Peer:
     async def _record(self, round: int, loss: float, seconds_local: float, seconds_exchange: float) -> None:
         """Measure the round and write it down."""
         experiment = self.kit.roster.experiment
-        sent = sum(link.sent_bytes for link in self.links.values()) - self._sent_before
+        now = sum(link.sent_bytes for link in self.links.values())
+        sent, self._sent_before = now - self._sent_before, now
         total = self.metrics.get("bytes_total", 0) + sent
         metrics: dict[str, Any] = {
             "round": round, "lr": experiment.lr * experiment.lr_decay ** (round - 1), "local_loss": loss,
@@ -619,7 +694,8 @@ class Peer:
             "seconds": round(time.monotonic() - self._began, 1),
             "neighbours": {
                 names[j]: {"reachable": link.reachable, "waiting": len(link.waiting), "round": self._rounds_of.get(j),
-                           "failures": link.failures}
+                           "failures": link.failures, "finished": link.finished,
+                           "sends": bool(link.sent_bytes or link.waiting), "hears": j in self.mailbox.came}
                 for j, link in self.links.items()
             },
         }  # fmt: skip

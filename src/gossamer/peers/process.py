@@ -2,13 +2,16 @@
 
 import asyncio
 import os
+import resource
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from gossamer.peers.data import peer_training
 from gossamer.peers.kit import open_kit
+from gossamer.peers.metrics import serve
 from gossamer.peers.peer import Peer
 from gossamer.peers.weather import Weather
 
@@ -30,8 +33,10 @@ def run_peer(
     weather: Weather | None = None,
     watch: Callable[[dict[str, Any]], None] | None = None,
     started: Callable[[Peer], None] | None = None,
+    metrics: tuple[str, int] | None = None,
 ) -> Peer:
     """Run the peer of a kit until its last round is over and its neighbours have what they need."""
+    _more_files()
     kit = open_kit(kit_folder)
     peer = Peer(kit, peer_training(kit, data, data_dir), out or kit_folder / "run", weather, watch)
     if started is not None:
@@ -41,8 +46,11 @@ def run_peer(
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
+        served = await serve(metrics, peer.status) if metrics is not None else None
         running, asked = asyncio.create_task(peer.run()), asyncio.create_task(stop.wait())
         await asyncio.wait([running, asked], return_when=asyncio.FIRST_COMPLETED)
+        if served is not None:
+            served.close()
         if running.done():
             running.result()
             return
@@ -56,3 +64,10 @@ def run_peer(
 def leave(code: int) -> None:
     """End the process at once: a training step under way would be waited for otherwise, and is done again anyway."""
     os._exit(code)
+
+
+def _more_files() -> None:
+    """Every connection is an open file, also a stranger's: have as many as this process may."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # not every system grants what it says
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -7,6 +7,7 @@ what another one has yet to write.
 
 from collections import Counter, deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -17,6 +18,8 @@ from gossamer.engines.client import Training
 from gossamer.engines.isolated import Client, pushed_names, share_of, together
 from gossamer.errors import GossamerError
 from gossamer.methods import Message, Operator, arrived, gossip_steps
+from gossamer.peers.journal import Journal
+from gossamer.peers.kit import Kit
 
 Line = Mapping[str, Any]
 
@@ -33,13 +36,18 @@ class Need(NamedTuple):
 Steps: TypeAlias = Generator[Need, None, bool]
 
 
-def replay(training: Training, traces: Sequence[Sequence[Line]]) -> Tensor:
-    """The peers' final vectors, [peers, d], by their traces in the order of their numbers."""
+def replay(training: Training, traces: Sequence[Sequence[Line]], drift: dict[int, float] | None = None) -> Tensor:
+    """The peers' final vectors, [peers, d], by their traces in the order of their numbers.
+
+    `drift`, if given, is filled with how far each gossip step moved the mean of what is averaged, relative to it:
+    zero where everyone was heard, on a graph that preserves it.
+    """
     peers = len(training.batches.parts)
     if len(traces) != peers:
         raise GossamerError(f"{len(traces)} traces for {peers} peers: every peer's is needed")
     post = Post(traces)
-    replayed = [Replayed(number, training, lines, post) for number, lines in enumerate(traces)]
+    means = Means(peers)
+    replayed = [Replayed(number, training, lines, post, means) for number, lines in enumerate(traces)]
     lives = {peer.client.number: peer.live() for peer in replayed}
     needs: dict[int, Need] = {}
     while lives:
@@ -57,7 +65,27 @@ def replay(training: Training, traces: Sequence[Sequence[Line]]) -> Tensor:
                 f"the traces contradict each other: peer {number} mixed at step {step} what peer {sender} wrote to it "
                 f"at step {written}, but by the traces that was never written"
             )
+    if drift is not None:
+        drift |= means.moved
     return torch.stack([peer.client.method.model(peer.client.state) for peer in replayed])
+
+
+class Means:
+    """How far mixing moves the mean of what is averaged, at each gossip step that all peers took part in."""
+
+    def __init__(self, peers: int) -> None:
+        self._peers = peers
+        self._sums: dict[int, tuple[int, Tensor, Tensor]] = {}
+        self.moved: dict[int, float] = {}
+
+    def add(self, step: int, before: Tensor, after: Tensor) -> None:
+        """What one peer brought to a step, and what it left with."""
+        count, sent, got = self._sums.pop(step, (0, torch.zeros_like(before), torch.zeros_like(after)))
+        count, sent, got = count + 1, sent + before, got + after
+        if count < self._peers:
+            self._sums[step] = (count, sent, got)
+        else:
+            self.moved[step] = float((got - sent).norm() / sent.norm().clamp(min=1e-30))
 
 
 class Post:
@@ -107,12 +135,13 @@ class Post:
 class Replayed:
     """One peer that follows its trace."""
 
-    def __init__(self, number: int, training: Training, lines: Sequence[Line], post: Post) -> None:
+    def __init__(self, number: int, training: Training, lines: Sequence[Line], post: Post, means: Means) -> None:
         self.client = Client(number, training)
         self._network = training.network
         self._method: Any = training.method
         self._lines = deque(lines)
         self._post = post
+        self._means = means
 
     def live(self) -> Iterator[Need]:
         """Everything it did; yields what it needs for as long as that is not there."""
@@ -164,12 +193,14 @@ class Replayed:
         if line is None:
             return False
         weights = self._weights(step, line)
-        if pushed := pushed_names(operators, client.message):
+        held = bool(line.get("held"))  # it was too light to give anything away
+        if (pushed := pushed_names(operators, client.message)) and not held:
             for receiver in np.flatnonzero(weights[:, number]).tolist():
                 if receiver != number:
                     post.push(number, receiver, at, share_of(client.message, float(weights[receiver, number]), pushed))
         row = {int(j): float(weights[number, j]) for j in np.flatnonzero(weights[number])}
-        own = row.pop(number, 0.0)
+        own = 1.0 if held else row.pop(number, 0.0)
+        row.pop(number, None)
         heard, mass = {}, {}
         for sender, written in _entries(line, "heard"):
             if sender not in row:
@@ -183,7 +214,11 @@ class Replayed:
             while (share := post.take(sender, number, written)) is None:
                 yield Need(at, sender, written)
             mass[sender] = share
+        averaged = [name for name, operator in operators.items() if operator == "average"]
+        before = {name: client.message[name] for name in averaged[:1]}
         client.hear(at, operators, row, own, heard, mass)
+        for name, value in before.items():
+            self._means.add(at, value, client.message[name])
         return True
 
     def _skip(self, index: int) -> int:
@@ -216,3 +251,49 @@ class Replayed:
 def _entries(line: Line, kind: str) -> list[tuple[int, int]]:
     """(sender, step) of what a line names, by sender; keys are strings where it has been JSON."""
     return sorted((int(sender), int(step)) for sender, step in line.get(kind, {}).items())
+
+
+class Agreement(NamedTuple):
+    """What a replay of a network's runs found."""
+
+    #: The largest difference between what a peer ended with and what its trace gives.
+    difference: float
+    rounds: int
+    #: Letters that were needed and not waited for.
+    missing: int
+    #: Rounds that peers were away for, added up.
+    skipped: int
+    #: How far the mean of what is averaged was moved, relative to it: by the worst step, and by all together.
+    worst_drift: float
+    total_drift: float
+
+
+def replay_kits(kits: Sequence[Kit], runs: Sequence[Path], data_dir: Path | None = None) -> Agreement:
+    """Replay the runs of all peers of a network, and compare with what they ended with."""
+    from gossamer.simulation import prepare
+
+    roster = kits[0].roster
+    training = prepare(roster.experiment, data_dir).training
+    traces = [Journal(run).lines for run in runs]
+    ends = [Journal(run).last(roster.digest) for run in runs]
+    for kit, end in zip(kits, ends, strict=True):
+        if end is None or end[0] < training.rounds:
+            done = 0 if end is None else end[0]
+            raise GossamerError(f"{kit.name}: has done {done} of {training.rounds} rounds; a replay needs whole runs")
+    moved: dict[int, float] = {}
+    vectors = replay(training, traces, moved)
+    method: Any = training.method
+    prefix = "state/"
+    states = [{n.removeprefix(prefix): v for n, v in end[1].items() if n.startswith(prefix)} for end in ends if end]
+    found = torch.stack([method.model(state) for state in states])
+    hears = training.network
+    missing = sum(
+        int(hears.hears(max(line["step"], 0))[number]) - len(line["heard"])
+        for number, lines in enumerate(traces)
+        for line in lines
+        if "heard" in line
+    )
+    skipped = sum(line["skip"][1] - line["skip"][0] for lines in traces for line in lines if "skip" in line)
+    drifts = list(moved.values()) or [0.0]
+    difference = float((found - vectors).abs().max())
+    return Agreement(difference, training.rounds, missing, skipped, max(drifts), sum(drifts))

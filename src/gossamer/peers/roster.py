@@ -107,7 +107,7 @@ class Exchange(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    late: Literal["wait", "reweigh"] = Field("wait", description="what averaging does without a neighbour's message")
+    late: Literal["wait", "reweigh"] = Field("wait", description="what a peer does without a neighbour's message")
     patience: float = Field(60.0, gt=0, allow_inf_nan=False, description="seconds: the longest wait for a neighbour")
     sync: bool = Field(False, strict=True, description="messages survive a power cut, not only a kill")
 

@@ -5,9 +5,11 @@ goes to disk, not to memory; what turns out wrong is dropped, counted by its rea
 """
 
 import asyncio
+import resource
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import grpc
@@ -18,16 +20,24 @@ from gossamer.peers import tls
 from gossamer.peers import wire_pb2 as wire
 from gossamer.peers.certificates import CertificateError, identity
 from gossamer.peers.kit import Kit
-from gossamer.peers.letters import Draft, Hash, Letter
-from gossamer.peers.links import SERVICE
+from gossamer.peers.letters import CHUNK, Draft, Hash, Letter
+from gossamer.peers.links import SERVICE, Unreadable, read
 from gossamer.peers.mailbox import Mailbox
+from gossamer.peers.mass import Parcel
 from gossamer.peers.schema import Refused, Schema
 
 #: Seconds that a caller may pause in the middle of a letter.
 STALL = 20.0
-#: Calls that are served at once, of each connection and of all.
+#: Calls that are served at once, of each connection.
 CALLS_AT_ONCE = 8
-HANDSHAKE_MS = 10_000
+#: Seconds that a caller may take to show its certificate, and to be without a call.
+HANDSHAKE, IDLE = 10.0, 300.0
+#: Connections whose first call is remembered.
+CALLERS = 10_000
+#: Bytes of a message around a piece of a letter.
+AROUND = 64
+#: Characters of a reason that are written down: some of it may come from others.
+LONGEST = 300
 
 
 class Answer(NamedTuple):
@@ -50,17 +60,21 @@ class Service:
         greeted: Callable[[int, wire.Hello], None],
         status: Callable[[], str],
         through: Callable[[int], int],
+        held: Callable[[int], Parcel],
+        heard: Callable[[wire.Header], None],
         log: Callable[..., None],
         sync: bool,
     ) -> None:
         self._kit, self._schema, self._mailbox = kit, schema, mailbox
         self._judge, self._hello, self._greeted = judge, hello, greeted
-        self._status, self._through, self._log = status, through, log
+        self._status, self._log = status, log
+        self._through, self._held, self._heard = through, held, heard
         self._sync = sync
         self._revoked = {revoked.serial_number for revoked in x509.load_pem_x509_crl(kit.crl)}
         self._numbers = {member.name: number for number, member in enumerate(kit.roster.members)}
-        #: Messages that were refused, by reason.
-        self.refused: Counter[str] = Counter()
+        self._refused: Counter[str] = Counter()
+        self._knocks: deque[float] = deque()
+        self._callers: set[str] = set()
         self.received_bytes = 0
         self._receiving: dict[int, asyncio.Task[Any]] = {}
         self._last_logged: dict[str, float] = {}
@@ -73,28 +87,25 @@ class Service:
             options=[
                 *tls.OPTIONS,
                 ("grpc.so_reuseport", 0),
+                ("grpc.max_allowed_incoming_connections", _connections()),
                 ("grpc.max_concurrent_streams", CALLS_AT_ONCE),
-                ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+                ("grpc.server_handshake_timeout_ms", int(1000 * HANDSHAKE)),
+                ("grpc.max_connection_idle_ms", int(1000 * IDLE)),
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
                 ("grpc.max_metadata_size", 8 << 10),
                 ("grpc.absolute_max_metadata_size", 16 << 10),
             ],
         )
+        # Requests are read by the handlers: what cannot be read is theirs to count.
         serialize = {"response_serializer": lambda message: message.SerializeToString()}
         handlers = {
-            "Greet": grpc.unary_unary_rpc_method_handler(
-                self.greet, request_deserializer=wire.Hello.FromString, **serialize
-            ),
-            "Deliver": grpc.stream_unary_rpc_method_handler(
-                self.deliver, request_deserializer=wire.Piece.FromString, **serialize
-            ),
-            "Report": grpc.unary_unary_rpc_method_handler(
-                self.report, request_deserializer=wire.Question.FromString, **serialize
-            ),
+            "Greet": grpc.unary_unary_rpc_method_handler(self.greet, **serialize),
+            "Deliver": grpc.stream_unary_rpc_method_handler(self.deliver, **serialize),
+            "Report": grpc.unary_unary_rpc_method_handler(self.report, **serialize),
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         try:
-            self._server.add_secure_port(member.address, tls.server_credentials(self._kit))
+            self._server.add_secure_port(member.address, tls.server_credentials(self._kit, self._knocked))
         except RuntimeError as error:
             raise GossamerError(
                 f"peers.{member.name}: cannot listen on {member.address}. Is another program on that port (or "
@@ -107,19 +118,33 @@ class Service:
         if self._server is not None:
             await self._server.stop(0.5)
 
-    async def greet(self, hello: wire.Hello, context: Any) -> wire.Hello:
+    @property
+    def refused(self) -> dict[str, int]:
+        """What was refused, how often, by reason."""
+        while self._knocks and self._knocks[0] < time.monotonic() - HANDSHAKE:
+            self._knocks.popleft()
+            self._count(None, "no call: connected without a valid certificate, without TLS, or to say nothing")
+        return dict(self._refused)
+
+    async def greet(self, request: bytes, context: Any) -> wire.Hello:
         """Say who is here."""
-        self._greeted(await self._caller(context), hello)
+        sender = await self._caller(context)
+        try:
+            self._greeted(sender, read(wire.Hello, request))
+        except (Refused, Unreadable) as refusal:
+            self._count(sender, str(refusal))
         return self._hello()
 
-    async def report(self, question: wire.Question, context: Any) -> wire.Status:
-        """Say how this peer is doing."""
+    async def report(self, request: bytes, context: Any) -> wire.Status:
+        """Say how this peer is doing, whatever the question."""
         await self._caller(context)
         return wire.Status(json=self._status())
 
-    async def deliver(self, pieces: AsyncIterator[wire.Piece], context: Any) -> wire.Receipt:
+    async def deliver(self, pieces: AsyncIterator[bytes], context: Any) -> wire.Receipt:
         """Take a letter in, or say why not."""
         sender = await self._caller(context)
+        if sender == self._kit.number:
+            return self._refuse(sender, "another process speaks for this peer")
         earlier = self._receiving.get(sender)
         if earlier is not None and not earlier.done():
             earlier.cancel()  # who starts again has given up the line before; it may hang on it for minutes
@@ -128,59 +153,75 @@ class Service:
         self._receiving[sender] = task
         try:
             return await self._take_in(sender, pieces)
-        except Refused as refusal:
-            self._count(sender, str(refusal))
-            return self._receipt(sender, wire.REFUSED, str(refusal))
+        except (Refused, Unreadable) as refusal:
+            return self._refuse(sender, str(refusal))
         except TimeoutError:
-            self._count(sender, f"stalled: nothing came for {STALL:.0f} s")
-            return self._receipt(sender, wire.REFUSED, "stalled")
+            return self._refuse(sender, f"stalled: nothing came for {STALL:g} s")
         except GossamerError as error:  # the disk is full, say: the sender will try again
-            self._log("cannot store", sender=self._name(sender), reason=str(error))
+            with suppress(GossamerError):
+                self._log("cannot store", sender=self._name(sender), reason=str(error))
             return self._receipt(sender, wire.EARLY, "cannot be stored just now")
+        except Exception as error:  # a fault of ours: one letter is lost by it, not the peer
+            return self._refuse(sender, f"fault: {type(error).__name__}: {error}")
         finally:
             if self._receiving.get(sender) is task:
                 del self._receiving[sender]
 
-    async def _take_in(self, sender: int, pieces: AsyncIterator[wire.Piece]) -> wire.Receipt:
+    async def _take_in(self, sender: int, pieces: AsyncIterator[bytes]) -> wire.Receipt:
         stream = aiter(pieces)
-        first = await self._next(stream)
+        first = await self._next(stream, self._schema.largest_header)
         if first is None or first.WhichOneof("part") != "header":
             raise Refused("no header: a letter starts with one")
         header = first.header
         answer = self._judge(sender, header)
         if answer.verdict is not None:
-            if answer.verdict in (wire.PAST, wire.REFUSED):
+            if answer.verdict != wire.DOUBLED:
                 self._count(sender, answer.reason)
             return self._receipt(sender, answer.verdict, answer.reason)
         self._schema.check_header(header)
+        held = self._held(sender) if header.kind == wire.MASS else None
+        if held is not None:
+            self._schema.check_base(header, held)
         place = self._mailbox.place(header.kind, sender, header.step)
         hashed, left = Hash(), header.bytes
         with Draft(place, header) as draft:
-            while (piece := await self._next(stream)) is not None:
+            while (piece := await self._next(stream, min(CHUNK, left) + AROUND)) is not None:
                 if piece.WhichOneof("part") != "chunk":
                     raise Refused("a second header in one letter")
-                left -= len(piece.chunk)
-                if left < 0:
-                    raise Refused("too long: more bytes came than were declared")
-                hashed.update(piece.chunk)
-                draft.add(piece.chunk)
+                chunk = piece.chunk  # a copy, each time it is asked for
+                due, came = min(CHUNK, left), len(chunk)
+                if came > due or not due:
+                    raise Refused(f"too long: a piece of {came} bytes where {due} were due")
+                if came < due:  # else a letter could come in endless small pieces, or empty ones
+                    raise Refused(f"truncated: a piece of {came} bytes where {due} were due")
+                left -= came
+                hashed.update(chunk)
+                draft.add(chunk)
             if left:
                 raise Refused(f"truncated: {left} bytes of {header.bytes} did not come")
             if hashed.digest() != header.digest:
                 raise Refused("wrong digest: the bytes are not those that were declared")
             # Its values are looked at before anybody finds it, and it is found before it is acknowledged.
-            await asyncio.to_thread(self._schema.check_values, Letter(draft.aside))
+            await asyncio.to_thread(self._schema.check_values, Letter(draft.aside), held)
             draft.keep(self._sync)
         self.received_bytes += header.bytes
+        self._heard(header)
         await self._mailbox.arrived(header.kind, sender, header.step)
         return self._receipt(sender, wire.ACCEPTED)
 
-    async def _next(self, stream: AsyncIterator[wire.Piece]) -> wire.Piece | None:
-        """The next piece; None at the end."""
+    async def _next(self, stream: AsyncIterator[bytes], most: int) -> wire.Piece | None:
+        """The next piece, of so many bytes at most; None at the end."""
         try:
-            return await asyncio.wait_for(anext(stream), STALL)
+            request = await asyncio.wait_for(anext(stream), STALL)
         except StopAsyncIteration:
             return None
+        if len(request) > most:
+            raise Refused(f"too long: a message of {len(request)} bytes where at most {most} were due")
+        return read(wire.Piece, request)
+
+    def _refuse(self, sender: int, reason: str) -> wire.Receipt:
+        self._count(sender, reason)
+        return self._receipt(sender, wire.REFUSED, reason)
 
     def _receipt(self, sender: int, verdict: int, reason: str = "") -> wire.Receipt:
         round, through = self._hello().round, self._through(sender)
@@ -188,8 +229,14 @@ class Service:
 
     async def _caller(self, context: Any) -> int:
         """The number of the peer whose certificate the caller holds."""
-        (pem,) = context.auth_context()["x509_pem_cert"]
+        if (address := context.peer()) not in self._callers:
+            if len(self._callers) >= CALLERS:
+                self._callers.clear()
+            self._callers.add(address)
+            with suppress(IndexError):
+                self._knocks.pop()
         try:
+            (pem,) = context.auth_context()["x509_pem_cert"]
             number = self._numbers[identity(pem)]
             if x509.load_pem_x509_certificate(pem).serial_number in self._revoked:
                 raise CertificateError("revoked certificate")
@@ -204,10 +251,21 @@ class Service:
     def _count(self, sender: int | None, reason: str) -> None:
         """Count a refusal; it is logged too, but one kind of it at most once a second."""
         kind = reason.split(":")[0]
-        self.refused[kind] += 1
+        self._refused[kind] += 1
         if time.monotonic() - self._last_logged.get(kind, -1.0) >= 1:
             self._last_logged[kind] = time.monotonic()
-            self._log("refused", sender=None if sender is None else self._name(sender), reason=reason)
+            with suppress(GossamerError):  # a full disk
+                self._log("refused", sender=None if sender is None else self._name(sender), reason=reason[:LONGEST])
+
+    def _knocked(self) -> None:
+        """Somebody connects; whether it is let in shows when it calls. Comes from a thread of the library's."""
+        self._knocks.append(time.monotonic())
 
     def _name(self, number: int) -> str:
         return self._kit.roster.members[number].name
+
+
+def _connections() -> int:
+    """How many to allow: half of the files that this process may open; the other half is for its own."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (1 << 16 if files == resource.RLIM_INFINITY else min(files, 1 << 16)) // 2

@@ -1,6 +1,8 @@
 """The one way in which peers connect: TLS with certificates on both sides. There is no other."""
 
+import logging
 import os
+from collections.abc import Callable
 from typing import Any
 
 # Before grpc is loaded: what may be used below TLS 1.3. (The library itself goes no lower than TLS 1.2.)
@@ -16,6 +18,9 @@ from gossamer.peers.kit import Kit
 from gossamer.peers.letters import CHUNK
 from gossamer.peers.roster import Member
 
+# Calls that the other end breaks off are not printed either. What goes wrong in a call is caught and counted there.
+logging.getLogger("grpc._cython.cygrpc").disabled = True
+
 #: A piece of a letter and what is around it; nothing larger is read.
 LARGEST_MESSAGE = CHUNK + (64 << 10)
 OPTIONS: list[tuple[str, Any]] = [
@@ -26,20 +31,35 @@ OPTIONS: list[tuple[str, Any]] = [
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.enable_http_proxy", 0),
+    # Nothing is unpacked on the way in: a small message must not become a large one.
+    ("grpc.per_message_decompression", 0),
 ]
 
 
-def server_credentials(kit: Kit) -> grpc.ServerCredentials:
-    """Nobody is let in without a certificate of the network."""
-    return grpc.ssl_server_credentials(
-        [(kit.key, kit.certificate)], root_certificates=kit.authority, require_client_auth=True
-    )
+def server_credentials(kit: Kit, knocked: Callable[[], None]) -> grpc.ServerCredentials:
+    """Nobody is let in without a certificate of the network. `knocked` is called for everybody who tries."""
+    ours = grpc.ssl_server_certificate_configuration([(kit.key, kit.certificate)], root_certificates=kit.authority)
+    # Asked for another certificate before each handshake; the answer None keeps the one there is. No other hook tells
+    # of those who are turned away.
+    return grpc.dynamic_ssl_server_credentials(ours, knocked, require_client_authentication=True)
 
 
 def channel(kit: Kit, member: Member) -> grpc.aio.Channel:
     """A connection to a peer; it is made when first used, and only with who holds that peer's certificate."""
-    credentials = grpc.ssl_channel_credentials(kit.authority, kit.key, kit.certificate)
-    options = [
+    return grpc.aio.secure_channel(member.address, _credentials(kit), options=_options(member))
+
+
+def blocking_channel(kit: Kit, member: Member) -> grpc.Channel:
+    """The same for a caller that has nothing else to do meanwhile."""
+    return grpc.secure_channel(member.address, _credentials(kit), options=_options(member))
+
+
+def _credentials(kit: Kit) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(kit.authority, kit.key, kit.certificate)
+
+
+def _options(member: Member) -> list[tuple[str, Any]]:
+    return [
         *OPTIONS,
         ("grpc.ssl_target_name_override", server_name(member.name)),
         ("grpc.initial_reconnect_backoff_ms", 200),
@@ -47,4 +67,3 @@ def channel(kit: Kit, member: Member) -> grpc.aio.Channel:
         ("grpc.max_reconnect_backoff_ms", 2_000),
         ("grpc.use_local_subchannel_pool", 1),
     ]
-    return grpc.aio.secure_channel(member.address, credentials, options=options)

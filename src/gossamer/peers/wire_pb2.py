@@ -24,17 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19gossamer/peers/wire.proto\x12\x0egossamer.peers\"t\n\x05Hello\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0f\n\x07network\x18\x02 \x01(\t\x12(\n\x07process\x18\x03 \x01(\x0b\x32\x17.gossamer.peers.Process\x12\r\n\x05round\x18\x04 \x01(\x03\x12\x10\n\x08\x66inished\x18\x05 \x01(\x08\"(\n\x07Process\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\r\n\x05token\x18\x02 \x01(\x06\"4\n\x06Tensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\"\xf1\x01\n\x06Header\x12\x0f\n\x07network\x18\x01 \x01(\t\x12(\n\x07process\x18\x02 \x01(\x0b\x32\x17.gossamer.peers.Process\x12\"\n\x04kind\x18\x03 \x01(\x0e\x32\x14.gossamer.peers.Kind\x12\x0c\n\x04step\x18\x04 \x01(\x12\x12\x0c\n\x04\x62\x61se\x18\x05 \x01(\x12\x12\'\n\x07tensors\x18\x06 \x03(\x0b\x32\x16.gossamer.peers.Tensor\x12\r\n\x05\x62ytes\x18\x07 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x08 \x01(\x0c\x12$\n\x06losses\x18\t \x03(\x0b\x32\x14.gossamer.peers.Loss\"1\n\x04Loss\x12\x0c\n\x04peer\x18\x01 \x01(\x05\x12\r\n\x05round\x18\x02 \x01(\x03\x12\x0c\n\x04loss\x18\x03 \x01(\x01\"J\n\x05Piece\x12(\n\x06header\x18\x01 \x01(\x0b\x32\x16.gossamer.peers.HeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"c\n\x07Receipt\x12(\n\x07verdict\x18\x01 \x01(\x0e\x32\x17.gossamer.peers.Verdict\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\r\n\x05round\x18\x03 \x01(\x03\x12\x0f\n\x07through\x18\x04 \x01(\x12\"\n\n\x08Question\"\x16\n\x06Status\x12\x0c\n\x04json\x18\x01 \x01(\t*\x1c\n\x04Kind\x12\n\n\x06LETTER\x10\x00\x12\x08\n\x04MASS\x10\x01*F\n\x07Verdict\x12\x0c\n\x08\x41\x43\x43\x45PTED\x10\x00\x12\x0b\n\x07\x44OUBLED\x10\x01\x12\x08\n\x04PAST\x10\x02\x12\t\n\x05\x45\x41RLY\x10\x03\x12\x0b\n\x07REFUSED\x10\x04\x32\xb6\x01\n\x04Peer\x12\x35\n\x05Greet\x12\x15.gossamer.peers.Hello\x1a\x15.gossamer.peers.Hello\x12;\n\x07\x44\x65liver\x12\x15.gossamer.peers.Piece\x1a\x17.gossamer.peers.Receipt(\x01\x12:\n\x06Report\x12\x18.gossamer.peers.Question\x1a\x16.gossamer.peers.Statusb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19gossamer/peers/wire.proto\x12\x0egossamer.peers\"t\n\x05Hello\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0f\n\x07network\x18\x02 \x01(\t\x12(\n\x07process\x18\x03 \x01(\x0b\x32\x17.gossamer.peers.Process\x12\r\n\x05round\x18\x04 \x01(\x03\x12\x10\n\x08\x66inished\x18\x05 \x01(\x08\"(\n\x07Process\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\r\n\x05token\x18\x02 \x01(\x06\"4\n\x06Tensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\"\x82\x02\n\x06Header\x12\x0f\n\x07network\x18\x01 \x01(\t\x12(\n\x07process\x18\x02 \x01(\x0b\x32\x17.gossamer.peers.Process\x12\"\n\x04kind\x18\x03 \x01(\x0e\x32\x14.gossamer.peers.Kind\x12\x0c\n\x04step\x18\x04 \x01(\x12\x12\x0c\n\x04\x62\x61se\x18\x05 \x01(\x12\x12\'\n\x07tensors\x18\x06 \x03(\x0b\x32\x16.gossamer.peers.Tensor\x12\r\n\x05\x62ytes\x18\x07 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x08 \x01(\x0c\x12$\n\x06losses\x18\t \x03(\x0b\x32\x14.gossamer.peers.Loss\x12\x0f\n\x07version\x18\n \x01(\t\"1\n\x04Loss\x12\x0c\n\x04peer\x18\x01 \x01(\x05\x12\r\n\x05round\x18\x02 \x01(\x03\x12\x0c\n\x04loss\x18\x03 \x01(\x01\"J\n\x05Piece\x12(\n\x06header\x18\x01 \x01(\x0b\x32\x16.gossamer.peers.HeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"c\n\x07Receipt\x12(\n\x07verdict\x18\x01 \x01(\x0e\x32\x17.gossamer.peers.Verdict\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\r\n\x05round\x18\x03 \x01(\x03\x12\x0f\n\x07through\x18\x04 \x01(\x12\"\n\n\x08Question\"\x16\n\x06Status\x12\x0c\n\x04json\x18\x01 \x01(\t*\x1c\n\x04Kind\x12\n\n\x06LETTER\x10\x00\x12\x08\n\x04MASS\x10\x01*F\n\x07Verdict\x12\x0c\n\x08\x41\x43\x43\x45PTED\x10\x00\x12\x0b\n\x07\x44OUBLED\x10\x01\x12\x08\n\x04PAST\x10\x02\x12\t\n\x05\x45\x41RLY\x10\x03\x12\x0b\n\x07REFUSED\x10\x04\x32\xb6\x01\n\x04Peer\x12\x35\n\x05Greet\x12\x15.gossamer.peers.Hello\x1a\x15.gossamer.peers.Hello\x12;\n\x07\x44\x65liver\x12\x15.gossamer.peers.Piece\x1a\x17.gossamer.peers.Receipt(\x01\x12:\n\x06Report\x12\x18.gossamer.peers.Question\x1a\x16.gossamer.peers.Statusb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gossamer.peers.wire_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_KIND']._serialized_start=767
-  _globals['_KIND']._serialized_end=795
-  _globals['_VERDICT']._serialized_start=797
-  _globals['_VERDICT']._serialized_end=867
+  _globals['_KIND']._serialized_start=784
+  _globals['_KIND']._serialized_end=812
+  _globals['_VERDICT']._serialized_start=814
+  _globals['_VERDICT']._serialized_end=884
   _globals['_HELLO']._serialized_start=45
   _globals['_HELLO']._serialized_end=161
   _globals['_PROCESS']._serialized_start=163
@@ -42,17 +42,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TENSOR']._serialized_start=205
   _globals['_TENSOR']._serialized_end=257
   _globals['_HEADER']._serialized_start=260
-  _globals['_HEADER']._serialized_end=501
-  _globals['_LOSS']._serialized_start=503
-  _globals['_LOSS']._serialized_end=552
-  _globals['_PIECE']._serialized_start=554
-  _globals['_PIECE']._serialized_end=628
-  _globals['_RECEIPT']._serialized_start=630
-  _globals['_RECEIPT']._serialized_end=729
-  _globals['_QUESTION']._serialized_start=731
-  _globals['_QUESTION']._serialized_end=741
-  _globals['_STATUS']._serialized_start=743
-  _globals['_STATUS']._serialized_end=765
-  _globals['_PEER']._serialized_start=870
-  _globals['_PEER']._serialized_end=1052
+  _globals['_HEADER']._serialized_end=518
+  _globals['_LOSS']._serialized_start=520
+  _globals['_LOSS']._serialized_end=569
+  _globals['_PIECE']._serialized_start=571
+  _globals['_PIECE']._serialized_end=645
+  _globals['_RECEIPT']._serialized_start=647
+  _globals['_RECEIPT']._serialized_end=746
+  _globals['_QUESTION']._serialized_start=748
+  _globals['_QUESTION']._serialized_end=758
+  _globals['_STATUS']._serialized_start=760
+  _globals['_STATUS']._serialized_end=782
+  _globals['_PEER']._serialized_start=887
+  _globals['_PEER']._serialized_end=1069
 # @@protoc_insertion_point(module_scope)

@@ -60,7 +60,7 @@ class Tensor(_message.Message):
     def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Header(_message.Message):
-    __slots__ = ("network", "process", "kind", "step", "base", "tensors", "bytes", "digest", "losses")
+    __slots__ = ("network", "process", "kind", "step", "base", "tensors", "bytes", "digest", "losses", "version")
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -70,6 +70,7 @@ class Header(_message.Message):
     BYTES_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     LOSSES_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     network: str
     process: Process
     kind: Kind
@@ -79,7 +80,8 @@ class Header(_message.Message):
     bytes: int
     digest: bytes
     losses: _containers.RepeatedCompositeFieldContainer[Loss]
-    def __init__(self, network: _Optional[str] = ..., process: _Optional[_Union[Process, _Mapping]] = ..., kind: _Optional[_Union[Kind, str]] = ..., step: _Optional[int] = ..., base: _Optional[int] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., bytes: _Optional[int] = ..., digest: _Optional[bytes] = ..., losses: _Optional[_Iterable[_Union[Loss, _Mapping]]] = ...) -> None: ...
+    version: str
+    def __init__(self, network: _Optional[str] = ..., process: _Optional[_Union[Process, _Mapping]] = ..., kind: _Optional[_Union[Kind, str]] = ..., step: _Optional[int] = ..., base: _Optional[int] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., bytes: _Optional[int] = ..., digest: _Optional[bytes] = ..., losses: _Optional[_Iterable[_Union[Loss, _Mapping]]] = ..., version: _Optional[str] = ...) -> None: ...
 
 class Loss(_message.Message):
     __slots__ = ("peer", "round", "loss")

@@ -1,0 +1,102 @@
+"""A peer's numbers for Prometheus, on request, as plain text over HTTP.
+
+Anyone who reaches the port can read them, so it is this machine's own address unless another is named. Nothing can be
+asked of a peer here, and no model or sample is shown.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gossamer.errors import GossamerError
+
+TYPE = "text/plain; version=0.0.4; charset=utf-8"
+#: Seconds that a caller may take to say what it wants.
+STALL = 5.0
+#: Bytes that it may say it in.
+LONGEST = 16 << 10
+
+#: What a status says, under which name and with which meaning.
+NUMBERS = (
+    ("round", "gossamer_round", "gauge", "Rounds that are done."),
+    ("rounds", "gossamer_rounds", "gauge", "Rounds in all."),
+    ("finished", "gossamer_finished", "gauge", "1 after the last round."),
+    ("loss", "gossamer_loss", "gauge", "Training loss of the last round."),
+    ("test_loss", "gossamer_test_loss", "gauge", "Loss on the held-out samples, when last measured."),
+    ("accuracy", "gossamer_accuracy", "gauge", "Accuracy on the held-out samples, when last measured."),
+    ("weight", "gossamer_push_sum_weight", "gauge", "Push-sum weight."),
+    ("sent_bytes", "gossamer_sent_bytes_total", "counter", "Bytes of messages that were sent."),
+    ("received_bytes", "gossamer_received_bytes_total", "counter", "Bytes of messages that were let in."),
+    ("process", "gossamer_starts", "gauge", "How often this peer was started."),
+)
+
+
+def exposition(status: dict[str, Any]) -> str:
+    """A peer's status in Prometheus' text format; what is not known yet is left out."""
+    peer = {"peer": status["peer"]}
+    lines: list[str] = []
+    for key, name, kind, meaning in NUMBERS:
+        if status.get(key) is not None:
+            lines += _family(name, kind, meaning, [(peer, status[key])])
+    refused = [({**peer, "reason": reason}, count) for reason, count in status["refused"].items()]
+    lines += _family("gossamer_refused_total", "counter", "Messages that were refused, by reason.", refused)
+    used = {name: about for name, about in status["neighbours"].items() if about["sends"]}
+    reached = [({**peer, "neighbour": name}, about["reachable"]) for name, about in used.items()]
+    lines += _family("gossamer_neighbour_reachable", "gauge", "1: the last try to reach it succeeded.", reached)
+    return "\n".join(lines) + "\n"
+
+
+def _family(name: str, kind: str, meaning: str, samples: list[tuple[dict[str, str], float]]) -> Iterator[str]:
+    yield f"# HELP {name} {meaning}"
+    yield f"# TYPE {name} {kind}"
+    for labels, value in samples:
+        inside = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
+        yield f"{name}{{{inside}}} {float(value)!r}"
+
+
+def _escaped(text: str) -> str:
+    r"""A label's value as the format wants it.
+
+    >>> print(_escaped('a "word"'))
+    a \"word\"
+    """
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def as_address(text: str) -> tuple[str, int]:
+    """Where to serve: a port of this machine alone, or host:port.
+
+    >>> as_address("9100"), as_address("10.0.0.1:9100"), as_address("[::1]:9100")
+    (('127.0.0.1', 9100), ('10.0.0.1', 9100), ('::1', 9100))
+    """
+    host, _, port = text.rpartition(":")
+    if not port.isascii() or not port.isdigit() or not 0 < int(port) <= 65535:
+        raise GossamerError(f"--metrics-port: should be a port or host:port, like 9100 or 10.0.0.1:9100 (got '{text}')")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+async def serve(address: tuple[str, int], status: Callable[[], dict[str, Any]]) -> asyncio.Server:
+    """Answer Prometheus from now on, between a peer's other work."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(STALL):
+                asked = (await reader.readuntil(b"\r\n\r\n")).split(b" ", 2)
+                known = asked[0] == b"GET" and asked[1].partition(b"?")[0] in (b"/", b"/metrics")
+                body = exposition(status()).encode() if known else b"only GET /metrics\n"
+                head = f"HTTP/1.1 {'200 OK' if known else '404 Not Found'}\r\nContent-Type: {TYPE}\r\n"
+                writer.write(f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
+                await writer.drain()
+        except (OSError, TimeoutError, IndexError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # whoever asks like that gets no answer
+        finally:
+            writer.close()
+
+    host, port = address
+    try:
+        return await asyncio.start_server(answer, host, port, limit=LONGEST)
+    except OSError as error:
+        shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
+        raise GossamerError(f"--metrics-port: cannot listen on {shown}: {reason}") from None

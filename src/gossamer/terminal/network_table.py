@@ -1,0 +1,179 @@
+"""What `gossamer network watch` and `gossamer network demo` show: one row per peer."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Self
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from gossamer.terminal.console import percent, size
+
+if TYPE_CHECKING:
+    from gossamer.peers.demo import Ended
+    from gossamer.peers.watch import Seen
+
+BAR = 12
+#: Narrower terminals get no bars.
+WIDE = 90
+#: What a peer is doing, when that is nothing to look at twice.
+BUSY = ("training", "sending", "waiting", "mixing", "measuring")
+
+
+class Screen:
+    """Where a network is shown: a live table on a terminal, some plain lines elsewhere."""
+
+    def __init__(
+        self, title: str, console: Console, notes: Mapping[str, str] | None = None, stays: bool = False
+    ) -> None:
+        self._title, self._console, self._notes = title, console, notes
+        self._live = Live(console=console, auto_refresh=False, transient=not stays) if console.is_terminal else None
+        self._done = 0
+        self._began = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        else:
+            self._console.print(self._title, soft_wrap=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def show(self, peers: list["Seen"]) -> None:
+        """The network as it is now."""
+        if self._live:
+            wide, rows = self._console.width >= WIDE, max(3, self._console.height - 7)
+            self._live.update(network_table(peers, self._title, wide, self._notes, rows), refresh=True)
+        else:
+            done, line = progress_line(peers)
+            if done > self._done:  # a line for a round, of the slowest
+                self._console.print(line, soft_wrap=True)
+            self._done = max(done, self._done)
+
+    def say(self, text: str) -> None:
+        """Something that happened, to stay on the screen."""
+        clock = f"{time.monotonic() - self._began:5.1f} s"
+        self._console.print(f"[dim]{clock}[/]  {escape(text)}", soft_wrap=True)
+
+
+def network_table(
+    peers: Sequence["Seen"], title: str, wide: bool, notes: Mapping[str, str] | None = None, rows: int | None = None
+) -> RenderableType:
+    """All peers as they are now. `notes` say what else is known of a peer; at most `rows` are shown."""
+    shown = _table()
+    shown.add_column("peer", no_wrap=True)
+    if wide:
+        shown.add_column("", width=BAR)
+    shown.add_column("round", justify="right", no_wrap=True)
+    for name in ("loss", "accuracy", "neighbours\nreached", "sent", "refused"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    shown.add_column("doing", overflow="fold", min_width=12)
+    kept = peers if rows is None or len(peers) <= rows else peers[: rows - 1]
+    for peer in kept:
+        away = peer.problem is not None and not peer.finished
+        bar = [_bar(peer)] if wide else []
+        note = (notes or {}).get(peer.name)
+        doing = note if note is not None else _doing(peer)
+        shown.add_row(escape(peer.name), *bar, *_numbers(peer), doing, style="dim" if away else None)
+    if len(kept) < len(peers):
+        shown.add_row(f"[dim]and {len(peers) - len(kept)} more[/]")
+    return _below(title, shown)
+
+
+def _bar(peer: "Seen") -> RenderableType:
+    total, done = peer.status.get("rounds"), peer.status.get("round", 0)
+    if not total:
+        return ""
+    return ProgressBar(
+        total=total,
+        completed=total if peer.finished else done,
+        width=BAR,
+        complete_style="cyan",
+        finished_style="green",
+    )
+
+
+def _numbers(peer: "Seen") -> list[str]:
+    """What a peer last said; where it said nothing, nothing."""
+    status = peer.status
+    if not status:
+        return ["–"] * 6
+    talks_to = len(peer.neighbours)
+    reached = talks_to - len(peer.away)
+    few = f"[yellow]{reached}/{talks_to}[/]" if reached < talks_to else f"{reached}/{talks_to}"
+    refused = sum(status["refused"].values())
+    return [
+        f"{status['rounds'] if peer.finished else status['round']}/{status['rounds']}",
+        _loss(status["loss"]),
+        percent(status["accuracy"]),
+        few if talks_to else "–",
+        size(status["sent_bytes"]),
+        f"[yellow]{refused}[/]" if refused else "0",
+    ]
+
+
+def _loss(value: float | None) -> str:
+    """A loss to the same place for all peers, as they stand below each other."""
+    return "–" if value is None or value != value else f"{value:.3f}" if abs(value) < 1000 else f"{value:.2e}"
+
+
+def _doing(peer: "Seen") -> str:
+    if peer.finished:
+        return "[green]finished[/]"
+    if peer.problem is not None:
+        return f"[not dim red]{escape(peer.problem)}[/]"
+    doing = escape(str(peer.status["doing"]))
+    if away := peer.away:
+        return f"{doing}, [yellow]{escape(', '.join(away))} away[/]"
+    return doing if doing in BUSY else f"[cyan]{doing}[/]"
+
+
+def ended_table(ends: Sequence["Ended"], title: str) -> RenderableType:
+    """How the peers of a demo ended, the mean and how far they lie apart."""
+    shown = _table()
+    shown.add_column("peer", no_wrap=True)
+    for name in ("rounds", "loss", "accuracy", "sent", "refused"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    restarted = any(end.starts > 1 for end in ends)
+    if restarted:
+        shown.add_column("started", justify="right", no_wrap=True)
+    for end in ends:
+        often = [f"{end.starts} times" if end.starts > 1 else "once"] if restarted else []
+        cells = [str(end.rounds), _loss(end.loss), percent(end.accuracy), size(end.sent), str(end.refused)]
+        shown.add_row(escape(end.name), *cells, *often)
+    known = [end.accuracy for end in ends if end.accuracy is not None]
+    if known:
+        shown.add_section()
+        shown.add_row("mean", "", "", f"[bold green]{percent(sum(known) / len(known))}[/]", "", "")
+        shown.add_row("spread", "", "", f"{100 * (max(known) - min(known)):.1f} points", "", "")
+    return _below(title, shown)
+
+
+def progress_line(peers: Sequence["Seen"]) -> tuple[int, str]:
+    """The whole network in one line, for logs and pipes, and the rounds that all peers have done."""
+    told = [seen.status for seen in peers if seen.status]
+    done = min(status["round"] for status in told) if len(told) == len(peers) else 0
+    words = [f"round {done}/{max((status['rounds'] for status in told), default=0)}"]
+    if known := [status["accuracy"] for status in told if status["accuracy"] is not None]:
+        words.append(
+            f"accuracy {percent(sum(known) / len(known))}, from {percent(min(known))} to {percent(max(known))}"
+        )
+    words.append(f"sent {size(sum(status['sent_bytes'] for status in told))}")
+    return done, "  ".join(words)
+
+
+def _table() -> Table:
+    return Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+
+
+def _below(title: str, shown: Table) -> RenderableType:
+    """A title as wide as the terminal, not as narrow as its table."""
+    return Group(Text(title, style="bold"), shown)

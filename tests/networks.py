@@ -1,0 +1,122 @@
+"""Networks of real peers on loopback: in the test's own process, or as processes that can be killed."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gossamer import Experiment
+from gossamer.engines.client import Training
+from gossamer.peers.data import peer_training
+from gossamer.peers.kit import open_kit, write_kits
+from gossamer.peers.peer import Peer
+from gossamer.peers.replay import replay
+from gossamer.peers.roster import Exchange, Member, Roster
+from gossamer.peers.weather import Weather
+from gossamer.simulation import prepare
+
+SECONDS = 120
+
+
+def free_ports(number: int) -> list[int]:
+    listeners = [socket.socket() for _ in range(number)]
+    for listener in listeners:
+        listener.bind(("127.0.0.1", 0))
+    ports = [listener.getsockname()[1] for listener in listeners]
+    for listener in listeners:
+        listener.close()
+    return ports
+
+
+def make_kits(folder: Path, experiment: Experiment, **exchange: Any) -> list[Path]:
+    """Kits for as many peers as the experiment has clients."""
+    ports = free_ports(experiment.clients)
+    members = tuple(Member(name=f"p{number}", port=port) for number, port in enumerate(ports))
+    write_kits(Roster(experiment, members, Exchange(**exchange)), folder / "kits")
+    return [folder / "kits" / member.name for member in members]
+
+
+def make_peers(kits: list[Path], weathers: dict[int, Weather] | None = None) -> list[Peer]:
+    peers = []
+    for number, kit in enumerate(map(open_kit, kits)):
+        peers.append(Peer(kit, peer_training(kit), kit.folder / "run", (weathers or {}).get(number)))
+    return peers
+
+
+def run_together(peers: list[Peer]) -> Tensor:
+    """All peers to their end, in this process, over real sockets; gives their vectors."""
+
+    async def together() -> None:
+        await asyncio.wait_for(asyncio.gather(*(peer.run() for peer in peers)), SECONDS)
+
+    asyncio.run(together())
+    return torch.stack([peer.method.model(peer.client.state) for peer in peers])
+
+
+def traces_of(kits: list[Path]) -> list[list[dict[str, Any]]]:
+    return [[json.loads(line) for line in (kit / "run/trace.jsonl").read_text().splitlines()] for kit in kits]
+
+
+def replayed(experiment: Experiment, kits: list[Path]) -> Tensor:
+    return replay(prepare(experiment).training, traces_of(kits))
+
+
+def training_of(experiment: Experiment) -> Training:
+    return prepare(experiment).training
+
+
+class Process:
+    """A peer as a process."""
+
+    def __init__(self, kit: Path, *options: str, **environment: str) -> None:
+        self.kit = kit
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "gossamer", "peer", str(kit), "-q", *options],
+            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+
+    def rounds(self) -> int:
+        path = self.kit / "run" / "metrics.jsonl"
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
+    def wait_for_round(self, number: int) -> None:
+        until = time.monotonic() + SECONDS
+        while self.rounds() < number and self.process.poll() is None and time.monotonic() < until:
+            time.sleep(0.01)
+        assert self.rounds() >= number, self.process.communicate() if self.process.poll() is not None else "too slow"
+
+    def kill(self) -> None:
+        self.send(signal.SIGKILL)
+        self.process.communicate()
+
+    def send(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def end(self) -> tuple[int, str]:
+        """Its exit code, and what it said."""
+        out, err = self.process.communicate(timeout=SECONDS)
+        return self.process.returncode, out + err
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.kill()
+
+
+def state_of(kit: Path) -> dict[str, Tensor]:
+    """The state that a peer has committed last."""
+    from gossamer.runs.checkpoint import checkpoint_paths, load_tensors
+
+    newest = checkpoint_paths(kit / "run" / "checkpoints")[0][0]
+    _, tensors = load_tensors(newest)
+    return {name.removeprefix("state/"): value for name, value in tensors.items() if name.startswith("state/")}

@@ -1,0 +1,89 @@
+"""A peer's process that kills itself with SIGKILL at a chosen moment: `python dies.py KIT STAGE ROUND`."""
+
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from gossamer.engines.isolated import Client
+from gossamer.peers import letters, links, service
+from gossamer.peers.peer import Peer
+from gossamer.peers.process import run_peer
+from gossamer.runs import checkpoint
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def arrange(stage: str, round: int) -> None:
+    """Have this process die at a stage, in a round or soon after it."""
+    current: dict[str, int] = {"round": -1}
+    train = Client.train
+
+    def training(self: Client, index: int) -> float:
+        current["round"] = index
+        if stage == "training" and index == round:
+            original = self.method.step
+
+            def step(*given: Any) -> Any:
+                result = original(*given)
+                die()
+                return result
+
+            object.__setattr__(self.method, "step", step)
+        return train(self, index)
+
+    Client.train = training  # type: ignore[method-assign]
+    due = lambda: current["round"] >= round  # noqa: E731
+
+    if stage == "sending":
+        pieces = links.Link._pieces
+
+        async def sending(self: Any, letter: letters.Letter) -> AsyncIterator[Any]:
+            async for piece in pieces(self, letter):
+                yield piece
+                if due():
+                    die()
+
+        links.Link._pieces = sending  # type: ignore[method-assign]
+    elif stage == "checkpoint":
+        replace_file = checkpoint.replace_file
+
+        def replacing(path: Path, write: Any) -> None:
+            def half(aside: Path) -> None:
+                write(aside)
+                if due():
+                    os.truncate(aside, aside.stat().st_size // 2)
+                    die()
+
+            replace_file(path, half)
+
+        checkpoint.replace_file = replacing
+    elif stage == "acknowledging":
+        take_in = service.Service._take_in
+
+        async def taking(self: Any, sender: int, stream: Any) -> Any:
+            receipt = await take_in(self, sender, stream)
+            if due():
+                die()
+            return receipt
+
+        service.Service._take_in = taking  # type: ignore[method-assign]
+    elif stage == "committed":
+        record = Peer._record
+
+        async def recording(self: Any, *given: Any) -> None:
+            if due():
+                die()
+            await record(self, *given)
+
+        Peer._record = recording  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    kit, stage, round = sys.argv[1:]
+    arrange(stage, int(round))
+    run_peer(Path(kit))

@@ -1,0 +1,227 @@
+"""Real peers over real sockets: the simulator's vectors when nothing is lost, and those of a replay when much is."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gossamer import Experiment, simulate
+from gossamer.peers.weather import Weather
+from networks import Process, make_kits, make_peers, replayed, run_together, state_of, traces_of
+
+PEERS = 5
+QUIET = {"every": 0, "clients": 0, "training": 0}
+
+
+def experiment(method: Any, **changed: Any) -> Experiment:
+    settings: dict[str, Any] = {
+        "rounds": 4, "model": "softmax", "dtype": "float64", "evaluate": QUIET,
+        "dataset": {"name": "digits", "train_samples": 300}, "batch_size": 16, "local_steps": 2, "clients": PEERS,
+        **changed,
+    }  # fmt: skip
+    return Experiment(method=method, **settings)
+
+
+PARITY: list[Any] = [
+    "dfedavg", "dfedsam-mgs", "dfedadmm-sam", "local-g-ecl", {"name": "local-g-ecl", "warm_start": 2}, "dfedsgpsm",
+    "sgp", "overlap-sgp", "dispfl", "q-dfedavgm", "ecl", "k-gt",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", PARITY, ids=str)
+def test_five_peers_end_with_the_vectors_of_the_simulator(method: Any, tmp_path: Path) -> None:
+    described = experiment(method)
+    vectors = run_together(make_peers(make_kits(tmp_path, described)))
+    torch.testing.assert_close(vectors, simulate(described, workers=1).vectors, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("method", ["dfedavg", "dfedsam-mgs", "dfedadmm-sam", "local-g-ecl", "dfedsgpsm", "sgp"])
+def test_in_single_precision_too(method: str, tmp_path: Path) -> None:
+    described = experiment(method, dtype="float32", model="mnist-2nn", rounds=2)
+    vectors = run_together(make_peers(make_kits(tmp_path, described)))
+    torch.testing.assert_close(vectors, simulate(described, workers=1).vectors, rtol=0, atol=1e-5)
+
+
+BAD = {"lose": 0.2, "double": 0.05, "delay": 0.1}
+
+
+@pytest.mark.parametrize("method", ["dfedavg", "dfedsam-mgs", "dfedadmm-sam", "local-g-ecl", "ecl"])
+def test_who_waits_loses_nothing(method: str, tmp_path: Path) -> None:
+    """Lost requests are sent again, doubled ones count once: the numbers are those of a perfect network."""
+    described = experiment(method, rounds=3)
+    kits = make_kits(tmp_path, described, late="reweigh" if method == "dfedadmm-sam" else "wait")  # duals wait anyway
+    weathers = {number: Weather(lose_receipts=0.1, seed=number, **BAD) for number in range(PEERS)}
+    vectors = run_together(make_peers(kits, weathers))
+    torch.testing.assert_close(vectors, simulate(described, workers=1).vectors, rtol=0, atol=1e-10)
+
+
+def test_who_does_not_wait_is_replayed_from_the_trace(tmp_path: Path) -> None:
+    described = experiment("dfedavg", rounds=8)
+    kits = make_kits(tmp_path, described, late="reweigh", patience=0.7)
+    weathers = {number: Weather(for_good=True, seed=number, **BAD) for number in range(PEERS)}
+    vectors = run_together(make_peers(kits, weathers))
+    torch.testing.assert_close(vectors, replayed(described, kits), rtol=0, atol=1e-10)
+    heard = [len(line["heard"]) for trace in traces_of(kits) for line in trace if "heard" in line]
+    assert min(heard) < 2  # on a ring: something was really missing
+    assert not torch.allclose(vectors, simulate(described, workers=1).vectors)
+
+
+@pytest.mark.parametrize("method", ["sgp", "dfedsgpsm", "dfedsgpsm-s"])
+def test_pushed_mass_is_conserved_and_replayed(method: str, tmp_path: Path) -> None:
+    described = experiment(method, rounds=8)
+    kits = make_kits(tmp_path, described, late="reweigh", patience=0.7)
+    weathers = {n: Weather(lose=0.3, lose_receipts=0.15, double=0.1, delay=0.1, seed=n) for n in range(PEERS)}
+    peers = make_peers(kits, weathers)
+    vectors = run_together(peers)
+    torch.testing.assert_close(vectors, replayed(described, kits), rtol=0, atol=1e-10)
+    assert float(total_mass(peers)["weight"]) == pytest.approx(PEERS, rel=1e-12)
+
+
+def total_mass(peers: list[Any]) -> dict[str, torch.Tensor]:
+    """What the peers hold, what lies in their mailboxes, and what is owed to them."""
+    from gossamer.peers import wire_pb2 as wire
+    from gossamer.peers.mass import InEdge, Parcel
+
+    total = {name: sum(peer.client.state[name] for peer in peers) for name in ("x", "weight")}
+    for receiver in peers:
+        for sender in peers:
+            edge = InEdge(torch.float64)
+            if sender.number in receiver.edges_in:
+                edge.load(*receiver.edges_in[sender.number].state())
+            parcels = [
+                Parcel(letter.header.base, letter.header.step, letter.message)
+                for step in receiver.mailbox.steps(wire.MASS, sender.number)
+                for letter in [receiver.mailbox.letter(wire.MASS, sender.number, step)]
+            ]
+            owed = sender.edges_out[receiver.number].parcel() if receiver.number in sender.edges_out else None
+            for parcel in [*parcels, *([owed] if owed else [])]:
+                for name, value in (edge.take(parcel) or {}).items():
+                    total[name] = total[name] + value
+    return total  # type: ignore[return-value]
+
+
+@pytest.fixture
+def processes() -> Iterator[list[Process]]:
+    started: list[Process] = []
+    yield started
+    for process in started:
+        process.stop()
+
+
+def finish(processes: list[Process]) -> None:
+    for process in processes:
+        code, said = process.end()
+        assert code == 0, said
+        assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("method", "exchange"),
+    [
+        ("dfedavg", {"late": "reweigh", "patience": 2.0}),
+        ("dfedsgpsm", {"late": "reweigh", "patience": 2.0}),
+        ("dfedadmm-sam", {}),
+    ],
+)
+def test_a_bad_network_and_a_killed_peer_are_replayed(
+    method: str, exchange: Any, tmp_path: Path, processes: list[Process]
+) -> None:
+    """20 % lost, 5 % doubled, random delays, and one peer killed with SIGKILL and started again."""
+    described = experiment(method, rounds=12)
+    kits = make_kits(tmp_path, described, **exchange)
+    weather = "lose=0.2,double=0.05,delay=0.1"
+    processes += [Process(kit, "--weather", f"{weather},seed={number}") for number, kit in enumerate(kits)]
+    processes[2].wait_for_round(3)
+    processes[2].kill()
+    processes[2] = Process(kits[2], "--weather", f"{weather},seed=7")
+    finish(processes)
+    vectors = torch.stack([model_of(described, kit) for kit in kits])
+    torch.testing.assert_close(vectors, replayed(described, kits), rtol=0, atol=1e-10)
+    if not exchange:
+        torch.testing.assert_close(vectors, simulate(described, workers=1).vectors, rtol=0, atol=1e-10)
+
+
+def model_of(described: Experiment, kit: Path) -> torch.Tensor:
+    model: torch.Tensor = described.method.model(state_of(kit))
+    return model
+
+
+class Dying(Process):
+    """A peer that kills itself at a stage of its third round, or soon after."""
+
+    def __init__(self, kit: Path, stage: str) -> None:
+        self.kit = kit
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("dies.py")), str(kit), stage, "2"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+
+
+STAGES = ["training", "sending", "checkpoint", "acknowledging", "committed"]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_peer_that_is_killed_at_any_moment_goes_on_where_it_was(
+    stage: str, tmp_path: Path, processes: list[Process]
+) -> None:
+    """Where everyone waits, the numbers are those of a run that nothing disturbed."""
+    described = experiment("dfedadmm-sam", rounds=5, clients=3)
+    kits = make_kits(tmp_path, described)
+    processes += [Process(kits[0]), Process(kits[1]), Dying(kits[2], stage)]
+    code, said = processes[2].end()
+    assert code == -signal.SIGKILL, said
+    processes[2] = Process(kits[2])
+    finish(processes)
+    vectors = torch.stack([model_of(described, kit) for kit in kits])
+    torch.testing.assert_close(vectors, simulate(described, workers=1).vectors, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_mass_survives_a_kill_at_any_moment(stage: str, tmp_path: Path, processes: list[Process]) -> None:
+    described = experiment("dfedsgpsm", rounds=8, clients=3, graph={"name": "directed-random", "neighbours": 2})
+    kits = make_kits(tmp_path, described, late="reweigh", patience=20.0)  # a restart takes some seconds, and nobody is left behind
+    processes += [Process(kits[0]), Process(kits[1]), Dying(kits[2], stage)]
+    code, said = processes[2].end()
+    assert code == -signal.SIGKILL, said
+    processes[2] = Process(kits[2])
+    finish(processes)
+    peers = make_peers(kits)
+    for peer in peers:
+        peer._lock.release()
+    vectors = torch.stack([peer.method.model(peer.client.state) for peer in peers])
+    torch.testing.assert_close(vectors, replayed(described, kits), rtol=0, atol=1e-10)
+    assert float(total_mass(peers)["weight"]) == pytest.approx(3, rel=1e-12)
+
+
+@pytest.mark.parametrize("method", ["dfedavg", "dfedsgpsm"])
+def test_a_frozen_peer_is_left_behind_and_taken_back(method: str, tmp_path: Path, processes: list[Process]) -> None:
+    described = experiment(method, rounds=40, local_steps=20)
+    kits = make_kits(tmp_path, described, late="reweigh", patience=1.0)
+    processes += [Process(kit) for kit in kits]
+    processes[1].wait_for_round(2)
+    processes[1].send(signal.SIGSTOP)
+    frozen = processes[1].rounds()
+    processes[3].wait_for_round(frozen + 6)  # the others go on
+    processes[1].send(signal.SIGCONT)
+    finish(processes)
+    trace = traces_of(kits)[1]
+    assert any("skip" in line for line in trace)
+    vectors = torch.stack([model_of(described, kit) for kit in kits])
+    torch.testing.assert_close(vectors, replayed(described, kits), rtol=0, atol=1e-10)
+
+
+def test_a_peer_that_is_stopped_politely_says_how_to_go_on(tmp_path: Path, processes: list[Process]) -> None:
+    described = experiment("dfedavg", rounds=300, local_steps=20, clients=3)
+    kits = make_kits(tmp_path, described)
+    processes += [Process(kit) for kit in kits]
+    processes[0].wait_for_round(2)
+    processes[0].send(signal.SIGTERM)
+    code, said = processes[0].end()
+    assert code == 130
+    assert f"gossamer peer {kits[0]}" in said
+    assert "Traceback" not in said
