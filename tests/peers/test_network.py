@@ -184,7 +184,8 @@ def test_a_peer_that_is_killed_at_any_moment_goes_on_where_it_was(
 @pytest.mark.parametrize("stage", STAGES)
 def test_mass_survives_a_kill_at_any_moment(stage: str, tmp_path: Path, processes: list[Process]) -> None:
     described = experiment("dfedsgpsm", rounds=8, clients=3, graph={"name": "directed-random", "neighbours": 2})
-    kits = make_kits(tmp_path, described, late="reweigh", patience=20.0)  # a restart takes some seconds, and nobody is left behind
+    # A restart takes some seconds, and nobody is to be left behind.
+    kits = make_kits(tmp_path, described, late="reweigh", patience=20.0)
     processes += [Process(kits[0]), Process(kits[1]), Dying(kits[2], stage)]
     code, said = processes[2].end()
     assert code == -signal.SIGKILL, said

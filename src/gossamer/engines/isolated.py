@@ -4,7 +4,7 @@ Slow and simple on purpose. It is the reference that faster engines are held to,
 `trace` may delay, double or drop messages; what follows from that is said in `Client.mix` and `mix_letters`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -99,7 +99,7 @@ class Client:
         operators: dict[str, Operator],
         row: dict[int, float],
         own: float,
-        heard: dict[int, Message],
+        heard: Mapping[int, Message],
         mass: dict[int, Message],
     ) -> None:
         """Turn the message into what it makes with these letters and this mass, see `mix_letters`."""
@@ -118,7 +118,7 @@ def mix_letters(
     mine: Message,
     own: float,
     row: dict[int, float],
-    heard: dict[int, Message],
+    heard: Mapping[int, Message],
     mass: dict[int, Message],
 ) -> Message:
     """What one client makes of its own message, the letters of this step that it heard, and the mass that it took.
@@ -132,18 +132,23 @@ def mix_letters(
     deliver   the mass alone
     sum       every neighbour must have been heard
     """
-    heard = {sender: heard[sender] for sender in sorted(heard)}
     missing = sum(weight for sender, weight in row.items() if sender not in heard)
     mixed = {}
     for key, (name, operator) in mixes(operators, mine).items():
-        x = mine[name]
+        # Models may be large, and letters on disk: one is read at a time, and added to where the sum lies.
         if operator == "average":
-            mixed[key] = (own + missing) * x + sum(row[j] * message[name] for j, message in heard.items())
+            total = (own + missing) * mine[name]
+            for j in sorted(heard):
+                total.add_(heard[j][name], alpha=row[j])
         elif operator in ("push", "deliver"):
-            kept = own * x if operator == "push" else x * 0
-            mixed[key] = kept + sum(mass[j][name] for j in sorted(mass))
+            total = (own if operator == "push" else 0) * mine[name]
+            for j in sorted(mass):
+                total.add_(mass[j][name])
         else:
-            mixed[key] = x * 0 + sum(heard[j][name] for j in sorted(row))
+            total = 0 * mine[name]
+            for j in sorted(row):
+                total.add_(heard[j][name])
+        mixed[key] = total
     return mixed
 
 

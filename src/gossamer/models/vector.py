@@ -38,6 +38,8 @@ class VectorModel:
         self.size = sum(self.lengths)
         #: The vector the module came with: every client's starting point.
         self.initial = torch.cat([p.detach().reshape(-1) for p in parameters.values()])
+        for name, value in self.unflatten(self.initial).items():
+            parameters[name].data = value  # the module's own numbers are never looked at: they need no second place
         #: Dropout draws random numbers in the forward pass, so its stream must be keyed by whoever runs the model.
         self.draws_randomness = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in module.modules())
 

@@ -312,10 +312,7 @@ class Peer:
         self, at: int, line: Line, found: Found, operators: dict[str, Operator], row: dict[int, float], own: float
     ) -> None:
         """Mix just what the line says."""
-        heard = {}
-        for name in line.get("heard", {}):
-            message = found[wire.LETTER, int(name), at].message
-            heard[int(name)] = arrived(self.method, message) if at >= 0 else message
+        heard = Unread({int(name): self._reader(at, found, int(name)) for name in line.get("heard", {})})
         mass = {}
         for name in line.get("mass", {}):
             taken = []

@@ -45,8 +45,9 @@ class Schema:
         #: The names of the tensors that are pushed, and of those that are averaged or summed.
         self.pushed = sorted({name for name, operator in pairs if operator in MASS_OPERATORS})
         self.mixed = sorted(message.keys() - set(self.pushed))
-        self._plain = {name: message[name] for name in self.mixed}
-        letter = travelling(method, self._plain) if self.mixed else {}
+        plain = {name: message[name] for name in self.mixed}
+        self._plain = describe(plain)
+        letter = travelling(method, plain) if self.mixed else {}
         self._letter = describe(letter)
         mass = {name: message[name] for name in self.pushed}
         self._mass = (describe(mass), describe({name: value.double() for name, value in mass.items()}))
@@ -109,8 +110,8 @@ class Schema:
                 decoded = describe(unpacked)
             except Exception as error:  # whatever a packed form can do wrong
                 raise Refused(f"cannot be unpacked: {str(error)[:100]!r}") from error
-            if decoded != describe(self._plain):
-                raise Refused("cannot be unpacked: " + _difference(decoded, describe(self._plain)))
+            if decoded != self._plain:
+                raise Refused("cannot be unpacked: " + _difference(decoded, self._plain))
             for name, value in unpacked.items():
                 if value.is_floating_point() and not _all_finite(value, None, value.dtype):
                     raise Refused(f"not finite: '{name}' holds NaN or infinity when unpacked")
