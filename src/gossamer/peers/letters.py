@@ -167,6 +167,12 @@ class Letter:
         """The bytes of the tensors, in pieces that travel."""
         for start in range(self._start, len(self._bytes), CHUNK):
             yield self._bytes[start : start + CHUNK]
+            self.put_down()
+
+    def put_down(self) -> None:
+        """Let what was read of it leave the memory of this process; what is looked at again is read again."""
+        if hasattr(self._bytes, "madvise"):
+            self._bytes.madvise(mmap.MADV_DONTNEED)
 
 
 def _bytes_of(value: torch.Tensor) -> memoryview:

@@ -51,6 +51,8 @@ class Link:
         self.failures = 0
         self.last_error = ""
         self.finished = False
+        self.refuses = False
+        """Whether it refused the last letter: then nothing is gained by waiting for it to take more."""
         self._channel = tls.channel(kit, self.member)
         # Answers are read here, not by the library: it prints those that it cannot read.
         calls = {"request_serializer": lambda message: message.SerializeToString()}
@@ -111,6 +113,7 @@ class Link:
                 pause = min(2 * pause, LAST_RETRY)
                 continue
             self._down_since, pause = None, FIRST_RETRY
+            self.refuses = receipt.verdict == wire.REFUSED
             if receipt.verdict == wire.EARLY:
                 await self._on_receipt(self, kind, step, receipt)
                 await asyncio.sleep(4 * FIRST_RETRY)

@@ -9,7 +9,7 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -32,6 +32,7 @@ from gossamer.peers.letters import Damaged, Letter
 from gossamer.peers.links import Link
 from gossamer.peers.mailbox import Mailbox
 from gossamer.peers.mass import InEdge, OutEdge, Parcel
+from gossamer.peers.memory import give_back
 from gossamer.peers.pace import Pace
 from gossamer.peers.schema import LARGEST_LOSS, Schema
 from gossamer.peers.service import Answer, Service
@@ -62,6 +63,25 @@ def _all(here: Callable[[int], bool], senders: list[int]) -> bool:
     return all(here(j) for j in senders)
 
 
+class Unread(Mapping[int, Message]):
+    """Letters by sender, each read when it is looked at; then the one before leaves the memory."""
+
+    def __init__(self, letters: dict[int, Letter], coded: Any) -> None:
+        self._letters, self._coded = letters, coded
+
+    def __getitem__(self, sender: int) -> Message:
+        for letter in self._letters.values():
+            letter.put_down()
+        message = self._letters[sender].message
+        return message if self._coded is None else arrived(self._coded, message)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._letters)
+
+    def __len__(self) -> int:
+        return len(self._letters)
+
+
 class TwoProcesses(GossamerError):
     """Another process speaks for this peer."""
 
@@ -89,6 +109,8 @@ class Peer:
         self.journal = Journal(folder)
         self.process = wire.Process(number=self._next_life(), token=secrets.randbits(64))
         self.client = Client(self.number, training)
+        # Of the vector that it started from, only the kind is needed from here on.
+        training.model.initial = training.model.initial[:1].clone().expand(training.model.size)
         self.done = 0
         self.floor = -self.schema.open_steps
         """The next gossip step to be mixed: letters of earlier ones are of no use."""
@@ -161,6 +183,7 @@ class Peer:
         if index == 0 and hasattr(self.method, "open"):
             await self._open()
         self.doing = "training"
+        give_back()
         loss = await asyncio.to_thread(self.client.train, index)
         trains = self.training.batches.steps[self.number] > 0
         sound = all(bool(torch.isfinite(value).all()) for value in self.client.message.values())
@@ -241,6 +264,7 @@ class Peer:
                 line["held"] = True
             self.journal.write(line)
         found = self._letters_of(at, line)
+        give_back()
         await asyncio.to_thread(self._mix, at, line, found, operators, {} if by_loss else row, own)
         self.floor = at + 1
 
@@ -251,7 +275,10 @@ class Peer:
         """Whether the neighbours have its earlier messages: all of its mass, and letters but for those of late."""
         far = at - AHEAD * self.schema.steps
         return not any(
-            step < (at if kind == wire.MASS else far) for link in self.links.values() for kind, step in link.waiting
+            step < (at if kind == wire.MASS else far)
+            for link in self.links.values()
+            if not link.refuses
+            for kind, step in link.waiting
         )
 
     async def _send_letter(self, at: int, message: Message, pushed: list[str], receivers: list[int]) -> None:
@@ -312,7 +339,8 @@ class Peer:
         self, at: int, line: Line, found: Found, operators: dict[str, Operator], row: dict[int, float], own: float
     ) -> None:
         """Mix just what the line says."""
-        heard = Unread({int(name): self._reader(at, found, int(name)) for name in line.get("heard", {})})
+        coded = self.method if at >= 0 else None
+        heard = Unread({int(name): found[wire.LETTER, int(name), at] for name in line.get("heard", {})}, coded)
         mass = {}
         for name in line.get("mass", {}):
             taken = []
@@ -547,7 +575,7 @@ class Peer:
             self.mailbox.forget(wire.MASS, edge.through + 1, j)
         behind = self.floor - self.schema.steps
         for link in self.links.values():
-            if not self.waits:
+            if not self.waits or link.refuses:
                 link.drop(behind)
         wanted = {step for link in self.links.values() for kind, step in link.waiting if kind == wire.LETTER}
         for path in self._outbox.glob("*.letter"):
