@@ -9,12 +9,14 @@ import ctypes
 import mmap
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from gossamer.errors import GossamerError
 from gossamer.methods import Message, Method, Round, State, mixes
@@ -152,39 +154,28 @@ def spilled(folder: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 def unread_by_receive(method: Method, state: State, message: Message, round: Round) -> list[str]:
-    """The parts of one client's state that the method's `receive` never looks at, found by watching it."""
-    watched = _Watched(state)
+    """The parts of one client's state whose values the method's `receive` does not need, found by watching it."""
     mixed = {key: message[name] for key, (name, _) in mixes(method.sends, message).items()}
-    method.receive(watched, mixed, round)  # type: ignore[arg-type]  # reads like a dictionary
-    return [name for name in state if name not in watched.read]
+    given = {name: value.view_as(value) for name, value in state.items()}  # tensors of their own, to tell them apart
+    with _Uses(given.values()) as uses:
+        after = method.receive(dict(given), mixed, round)
+    returned = {id(value) for value in after.values()}
+    return [name for name, value in given.items() if id(value) not in uses.seen | returned]
 
 
-class _Watched(Mapping[str, Tensor]):
-    """A state that remembers which of its parts were read; whoever copies it reads all."""
+class _Uses(TorchFunctionMode):
+    """Remembers which of some tensors a function was applied to."""
 
-    def __init__(self, state: State) -> None:
-        self._state = state
-        self.read: set[str] = set()
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        super().__init__()
+        self._watched = {id(tensor) for tensor in tensors}
+        self.seen: set[int] = set()
 
-    def __getitem__(self, name: str) -> Tensor:
-        self.read.add(name)
-        return self._state[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._state)
-
-    def __len__(self) -> int:
-        return len(self._state)
-
-    def __or__(self, other: Mapping[str, Tensor]) -> State:
-        return {**self, **other}
-
-    def __ror__(self, other: Mapping[str, Tensor]) -> State:
-        return {**other, **self}
-
-    def copy(self) -> State:
-        """What a dictionary gives."""
-        return {**self}
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.seen |= self._watched & {id(value) for value in tree_leaves((args, kwargs))}
+        return function(*args, **(kwargs or {}))
 
 
 def keep_freed_memory() -> None:
