@@ -65,8 +65,8 @@ def arrange(stage: str, round: int) -> None:
     elif stage == "acknowledging":
         take_in = service.Service._take_in
 
-        async def taking(self: Any, sender: int, stream: Any) -> Any:
-            receipt = await take_in(self, sender, stream)
+        async def taking(self: Any, *given: Any) -> Any:
+            receipt = await take_in(self, *given)
             if due():
                 die()
             return receipt

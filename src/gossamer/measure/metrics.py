@@ -83,7 +83,7 @@ def consensus_distance(blocks: Callable[[], Iterable[Tensor]], own: range, clien
     1.0
     """
     # In double precision, so that the order of the sum, and with it the number of workers, makes no difference.
-    total = torch.stack([rows.sum(0, dtype=torch.float64) for rows in blocks()]).sum(0)
+    total: Tensor = sum(rows.sum(0, dtype=torch.float64) for rows in blocks())  # type: ignore[assignment]
     mean = group.sum(total) / clients
     apart = [(row - mean.to(row.dtype)).square_().sum(dtype=torch.float64) for rows in blocks() for row in rows]
     return float(group.collect(torch.stack(apart), own, clients).sum()) / clients

@@ -38,10 +38,20 @@ class VectorModel:
         self.size = sum(self.lengths)
         #: The vector the module came with: every client's starting point.
         self.initial = torch.cat([p.detach().reshape(-1) for p in parameters.values()])
-        for name, value in self.unflatten(self.initial).items():
-            parameters[name].data = value  # the module's own numbers are never looked at: they need no second place
+        self._share_initial()
         #: Dropout draws random numbers in the forward pass, so its stream must be keyed by whoever runs the model.
         self.draws_randomness = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in module.modules())
+
+    def forget_initial(self) -> None:
+        """Free the memory of the initial vector, for whoever has begun: one number says of what kind it was."""
+        self.initial = self.initial[:1].clone().expand(self.size)
+        self._share_initial()
+
+    def _share_initial(self) -> None:
+        """The module's own numbers are never looked at: they need no place beside those of the initial vector."""
+        parameters = dict(self.template.named_parameters())
+        for name, value in self.unflatten(self.initial).items():
+            parameters[name].data = value
 
     def unflatten(self, x: Tensor) -> dict[str, Tensor]:
         """The named tensors inside x, as views. The backward pass of one `split` is one concatenation."""

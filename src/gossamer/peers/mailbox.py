@@ -57,10 +57,10 @@ class Mailbox:
 
     async def arrived(self, kind: int, sender: int, step: int) -> None:
         """A letter is in its place."""
-        async with self._news:
-            self._here[kind].setdefault(sender, set()).add(step)
-            self.came[sender] = time.monotonic()
-            self._news.notify_all()
+        # Known at once, before those who wait are told: what comes next of this sender is judged by it.
+        self._here[kind].setdefault(sender, set()).add(step)
+        self.came[sender] = time.monotonic()
+        await self.nudge()
 
     async def nudge(self) -> None:
         """Something changed that those who wait should look at."""

@@ -109,8 +109,7 @@ class Peer:
         self.journal = Journal(folder)
         self.process = wire.Process(number=self._next_life(), token=secrets.randbits(64))
         self.client = Client(self.number, training)
-        # Of the vector that it started from, only the kind is needed from here on.
-        training.model.initial = training.model.initial[:1].clone().expand(training.model.size)
+        training.model.forget_initial()
         self.done = 0
         self.floor = -self.schema.open_steps
         """The next gossip step to be mixed: letters of earlier ones are of no use."""

@@ -3,6 +3,7 @@
 Nothing in here depends on what the sender claims about itself. The shapes are those that this peer would send.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -98,7 +99,7 @@ class Schema:
         before = held.total if mass and held is not None and header.base != held.through else {}
         for name, value in message.items():
             dtype = self.model_dtype if mass else value.dtype
-            if value.is_floating_point() and not _all_finite(value, before.get(name), dtype):
+            if value.is_floating_point() and not _all_finite(value, before.get(name), dtype, letter.put_down):
                 raise Refused(f"not finite: '{name}' holds NaN or infinity")
         if mass and "weight" in message:
             weight = message["weight"].double() - before["weight"].double() if before else message["weight"]
@@ -163,8 +164,13 @@ def _difference(found: Description, expected: Description) -> str:
     return "wrong order of tensors"
 
 
-def _all_finite(value: torch.Tensor, before: torch.Tensor | None, dtype: torch.dtype) -> bool:
-    """Whether what a tensor adds to `before` is finite in this precision; takes no copy of a large one."""
+def _all_finite(
+    value: torch.Tensor, before: torch.Tensor | None, dtype: torch.dtype, seen: Callable[[], None] = lambda: None
+) -> bool:
+    """Whether what a tensor adds to `before` is finite in this precision; takes no copy of a large one.
+
+    `seen` is called between parts of it, to free the memory of those before.
+    """
     flat, less = value.reshape(-1), None if before is None else before.reshape(-1)
     for start in range(0, flat.numel(), AT_ONCE):
         piece = flat[start : start + AT_ONCE]
@@ -173,4 +179,5 @@ def _all_finite(value: torch.Tensor, before: torch.Tensor | None, dtype: torch.d
         # NaN is the least and the largest of whatever holds it, so these two speak for all, and take no memory.
         if not all(map(torch.isfinite, torch.aminmax(piece.to(dtype)))):
             return False
+        seen()
     return True

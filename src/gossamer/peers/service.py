@@ -47,6 +47,10 @@ class Answer(NamedTuple):
     reason: str = ""
 
 
+class Overtaken(Exception):
+    """A letter whose sender has begun another one."""
+
+
 class Service:
     """The server of one peer."""
 
@@ -76,7 +80,7 @@ class Service:
         self._knocks: deque[float] = deque()
         self._callers: set[str] = set()
         self.received_bytes = 0
-        self._receiving: dict[int, asyncio.Task[Any]] = {}
+        self._receiving: dict[int, asyncio.Future[None]] = {}
         self._last_logged: dict[str, float] = {}
         self._server: grpc.aio.Server | None = None
 
@@ -145,14 +149,15 @@ class Service:
         sender = await self._caller(context)
         if sender == self._kit.number:
             return self._refuse(sender, "another process speaks for this peer")
-        earlier = self._receiving.get(sender)
-        if earlier is not None and not earlier.done():
-            earlier.cancel()  # who starts again has given up the line before; it may hang on it for minutes
-        task = asyncio.current_task()
-        assert task is not None
-        self._receiving[sender] = task
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
-            return await self._take_in(sender, pieces)
+            return await self._take_in(sender, pieces, over)
+        except Overtaken:  # answered all the same: a call without an answer is waited for
+            self._count(sender, "overtaken: the same peer has begun another letter")
+            return self._receipt(sender, wire.EARLY, "overtaken")
+        except asyncio.CancelledError:  # the line is cut, or the library refuses a message for its size
+            self._count(sender, "broken off: the call ended in the middle of a letter")
+            raise
         except (Refused, Unreadable) as refusal:
             return self._refuse(sender, str(refusal))
         except TimeoutError:
@@ -164,12 +169,12 @@ class Service:
         except Exception as error:  # a fault of ours: one letter is lost by it, not the peer
             return self._refuse(sender, f"fault: {type(error).__name__}: {error}")
         finally:
-            if self._receiving.get(sender) is task:
+            if self._receiving.get(sender) is over:
                 del self._receiving[sender]
 
-    async def _take_in(self, sender: int, pieces: AsyncIterator[bytes]) -> wire.Receipt:
+    async def _take_in(self, sender: int, pieces: AsyncIterator[bytes], over: asyncio.Future[None]) -> wire.Receipt:
         stream = aiter(pieces)
-        first = await self._next(stream, self._schema.largest_header)
+        first = await self._next(stream, self._schema.largest_header, over)
         if first is None or first.WhichOneof("part") != "header":
             raise Refused("no header: a letter starts with one")
         header = first.header
@@ -179,13 +184,18 @@ class Service:
                 self._count(sender, answer.reason)
             return self._receipt(sender, answer.verdict, answer.reason)
         self._schema.check_header(header)
+        # A sender has one letter under way. Who starts again has given up the one before; it may hang for minutes.
+        earlier = self._receiving.get(sender)
+        if earlier is not None and not earlier.done():
+            earlier.set_result(None)
+        self._receiving[sender] = over
         held = self._held(sender) if header.kind == wire.MASS else None
         if held is not None:
             self._schema.check_base(header, held)
         place = self._mailbox.place(header.kind, sender, header.step)
         hashed, left = Hash(), header.bytes
         with Draft(place, header) as draft:
-            while (piece := await self._next(stream, min(CHUNK, left) + AROUND)) is not None:
+            while (piece := await self._next(stream, min(CHUNK, left) + AROUND, over)) is not None:
                 if piece.WhichOneof("part") != "chunk":
                     raise Refused("a second header in one letter")
                 chunk = piece.chunk  # a copy, each time it is asked for
@@ -203,17 +213,24 @@ class Service:
                 raise Refused("wrong digest: the bytes are not those that were declared")
             # Its values are looked at before anybody finds it, and it is found before it is acknowledged.
             await asyncio.to_thread(self._schema.check_values, Letter(draft.aside), held)
+            if over.done():
+                raise Overtaken
             draft.keep(self._sync)
         self.received_bytes += header.bytes
         self._heard(header)
         await self._mailbox.arrived(header.kind, sender, header.step)
         return self._receipt(sender, wire.ACCEPTED)
 
-    async def _next(self, stream: AsyncIterator[bytes], most: int) -> wire.Piece | None:
+    async def _next(self, stream: AsyncIterator[bytes], most: int, over: asyncio.Future[None]) -> wire.Piece | None:
         """The next piece, of so many bytes at most; None at the end."""
+        coming = asyncio.ensure_future(anext(stream, None))
         try:
-            request = await asyncio.wait_for(anext(stream), STALL)
-        except StopAsyncIteration:
+            await asyncio.wait((coming, over), timeout=STALL, return_when=asyncio.FIRST_COMPLETED)
+            if not coming.done():
+                raise Overtaken if over.done() else TimeoutError
+        finally:
+            coming.cancel()
+        if (request := coming.result()) is None:
             return None
         if len(request) > most:
             raise Refused(f"too long: a message of {len(request)} bytes where at most {most} were due")
