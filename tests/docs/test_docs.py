@@ -168,6 +168,6 @@ def test_the_architecture_page_names_what_a_client_knows_of_a_round() -> None:
     assert all(f"`{name}`" in page for name in Round._fields)
 
 
-@pytest.mark.parametrize("table", sorted((ROOT / "docs" / "tables").glob("*.md")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("table", sorted((ROOT / "docs/tables").glob("which-method-*.md")), ids=lambda path: path.stem)
 def test_the_measured_tables_stand_in_the_page_that_speaks_of_them(table: Path) -> None:
     assert table.read_text(encoding="utf-8").strip() in (ROOT / "docs" / "which-method.md").read_text(encoding="utf-8")
