@@ -22,6 +22,8 @@ from problems import samples, tiny_net
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="workers are forked on Linux only")
 CLIENTS = 6
+#: Processes that other tests have left to this one.
+OTHERS: set[int] = set()
 #: What depends on who is quicker is tried so many times.
 TRIES = 5
 
@@ -30,6 +32,8 @@ TRIES = 5
 def nothing_is_left() -> Iterator[None]:
     """After whatever happened: no worker, no group, and the process as it was."""
     before = signal.getsignal(signal.SIGCHLD), os.environ.get("GLOO_SOCKET_IFNAME")
+    OTHERS.clear()
+    OTHERS.update(children())
     yield
     assert children() == []
     assert not dist.is_initialized()
@@ -48,7 +52,8 @@ def children() -> list[int]:
             command = (status.parent / "cmdline").read_text()
         except OSError:  # it has just ended
             continue
-        if int(fields.split()[1]) == os.getpid() and "from multiprocessing." not in command:
+        of_others = "from multiprocessing." in command or int(number) in OTHERS
+        if int(fields.split()[1]) == os.getpid() and not of_others:
             found.append(int(number))
     return found
 
