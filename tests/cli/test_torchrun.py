@@ -160,7 +160,7 @@ def test_a_restart_goes_on_from_the_last_checkpoint(
     launched: Launched, straight: Callable[..., bytes], settings: Settings, place: Path, out: list[str], victim: str
 ) -> None:
     """The launcher starts all workers again when one is killed; so the folder is found again, named or not."""
-    changed = {"rounds": 300, "checkpoint_every": 5, "evaluate": "{clients=1}"}
+    changed = {"rounds": 100, "checkpoint_every": 5, "evaluate": "{clients=1}"}
     command = ["--nnodes", "1", "--nproc-per-node", "2", "--max-restarts", "1", "--master-port", str(free_port())]
     launcher = launched.start([*LAUNCHER, *command, "-m", "gossamer", "run", *settings(**changed), *out])
     until = time.monotonic() + 60
