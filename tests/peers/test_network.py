@@ -162,7 +162,7 @@ class Dying(Process):
         )  # fmt: skip
 
 
-STAGES = ["training", "sending", "checkpoint", "acknowledging", "committed"]
+STAGES = ["training", "sending", "checkpoint", "acknowledging"]
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -199,9 +199,9 @@ def test_mass_survives_a_kill_at_any_moment(stage: str, tmp_path: Path, processe
     assert float(total_mass(peers)["weight"]) == pytest.approx(3, rel=1e-12)
 
 
-@pytest.mark.parametrize("method", ["dfedavg", "dfedsgpsm"])
+@pytest.mark.parametrize("method", ["dfedsgpsm"])
 def test_a_frozen_peer_is_left_behind_and_taken_back(method: str, tmp_path: Path, processes: list[Process]) -> None:
-    described = experiment(method, rounds=40, local_steps=20)
+    described = experiment(method, rounds=25, local_steps=20)
     kits = make_kits(tmp_path, described, late="reweigh", patience=1.0)
     processes += [Process(kit) for kit in kits]
     processes[1].wait_for_round(2)
