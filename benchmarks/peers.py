@@ -130,8 +130,8 @@ async def receive(folder: Path, rounds: int) -> None:
     async def forget() -> None:
         for step in range(rounds):  # as a peer does that has mixed it
             await peer.mailbox.wait(lambda step=step: peer.mailbox.has(wire.LETTER, 0, step), None)
-            peer.floor = step + 1
-            peer.mailbox.forget(wire.LETTER, peer.floor)
+            peer.now.floor = step + 1
+            peer.mailbox.forget(wire.LETTER, peer.now.floor)
 
     forgetting = asyncio.create_task(forget())
     await asyncio.to_thread(sys.stdin.read)  # nothing, until nobody is there any more
@@ -213,7 +213,7 @@ async def take_turns(width: int, repeats: int) -> Speed:
             raw = socket.create_connection(("127.0.0.1", port))
             name = server_name(sender.kit.roster.members[1].name)
             line = context(kit, server=False).wrap_socket(raw, server_hostname=name)
-            link = Link(kit, 1, on_receipt)
+            link = Link(kit, 1, on_receipt, stubborn=True)
             running = asyncio.create_task(link.run())
             for step in range(rounds):
                 path, header = sender._outbox / f"{step}.letter", sender._header(wire.LETTER, step)

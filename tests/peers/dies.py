@@ -9,8 +9,8 @@ from typing import Any
 
 from gossamer.engines.isolated import Client
 from gossamer.peers import letters, links, service
-from gossamer.peers.peer import Peer
 from gossamer.peers.process import run_peer
+from gossamer.peers.report import Report
 from gossamer.runs import checkpoint
 
 
@@ -73,14 +73,14 @@ def arrange(stage: str, round: int) -> None:
 
         service.Service._take_in = taking  # type: ignore[method-assign]
     elif stage == "committed":
-        record = Peer._record
+        record = Report.round
 
         async def recording(self: Any, *given: Any) -> None:
             if due():
                 die()
             await record(self, *given)
 
-        Peer._record = recording  # type: ignore[method-assign]
+        Report.round = recording  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

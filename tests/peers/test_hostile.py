@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +34,14 @@ from hypothesis import strategies as st
 
 from gossamer import Experiment, cli
 from gossamer.errors import GossamerError
-from gossamer.peers import peer as peer_module
-from gossamer.peers import service, tls
+from gossamer.peers import neighbours, service, tls
 from gossamer.peers import wire_pb2 as wire
 from gossamer.peers.certificates import Authority, server_name
+from gossamer.peers.journal import TwoProcesses
 from gossamer.peers.kit import open_kit, revoke
-from gossamer.peers.letters import Hash, Letter
+from gossamer.peers.letters import Letter
 from gossamer.peers.links import SERVICE
-from gossamer.peers.peer import Peer, TwoProcesses
+from gossamer.peers.peer import Peer
 from gossamer.peers.roster import Member
 from networks import Process, make_kits, make_peers
 
@@ -119,7 +120,7 @@ class Live:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._run(),))
         self._thread.start()
-        until(lambda: all(peer.doing != "starting" for peer in self.peers.values()))
+        until(lambda: all(peer.now.doing != "starting" for peer in self.peers.values()))
 
     async def _run(self) -> None:
         self._loop.set_exception_handler(lambda loop, about: self.faults.append(str(about)))
@@ -188,9 +189,7 @@ def pieces(header: wire.Header, body: bytes = b"", *more: bytes) -> list[wire.Pi
 
 
 def digest(body: bytes) -> bytes:
-    hashed = Hash()
-    hashed.update(body)
-    return hashed.digest()
+    return sha256(body).digest()
 
 
 @pytest.fixture(scope="module")
@@ -637,8 +636,8 @@ def test_answers_that_make_no_sense(live: Live) -> None:
             assert asked.wait(SECONDS)
             if answer is not answers[-1]:  # who waits does not go far without an answer
                 live.attacker.answer = honest
-                until(lambda: not any(peer.links[EVIL].waiting for peer in live.peers.values()))
-        time.sleep(1.5 * peer_module.DOUBT)
+                until(lambda: not any(peer.neighbours.links[EVIL].waiting for peer in live.peers.values()))
+        time.sleep(1.5 * neighbours.DOUBT)
     finally:
         live.attacker.answer = honest
     live.round()
@@ -792,7 +791,7 @@ def test_revoked_and_of_another_experiment(kits: list[Path], tmp_path: Path) -> 
     shutil.copytree(attacker_kit, kits[EVIL], dirs_exist_ok=True)  # the attacker's own list is as short as it likes
     live = Live(kits, here=[0, 1])
     try:
-        until(lambda: all(peer.doing == "waiting" for peer in live.peers.values()))
+        until(lambda: all(peer.now.doing == "waiting" for peer in live.peers.values()))
         assert code_of(live, stolen) == grpc.StatusCode.PERMISSION_DENIED
         assert live.peers[0].service.refused["revoked certificate"] == 1
         with pytest.raises(GossamerError, match="another network file"):

@@ -85,20 +85,17 @@ def test_pushed_mass_is_conserved_and_replayed(method: str, tmp_path: Path) -> N
 def total_mass(peers: list[Any]) -> dict[str, torch.Tensor]:
     """What the peers hold, what lies in their mailboxes, and what is owed to them."""
     from gossamer.peers import wire_pb2 as wire
-    from gossamer.peers.mass import InEdge, Parcel
+    from gossamer.peers.edges import parcel_of
+    from gossamer.peers.mass import InEdge
 
     total = {name: sum(peer.client.state[name] for peer in peers) for name in ("x", "weight")}
     for receiver in peers:
         for sender in peers:
             edge = InEdge(torch.float64)
-            if sender.number in receiver.edges_in:
-                edge.load(*receiver.edges_in[sender.number].state())
-            parcels = [
-                Parcel(letter.header.base, letter.header.step, letter.message)
-                for step in receiver.mailbox.steps(wire.MASS, sender.number)
-                for letter in [receiver.mailbox.letter(wire.MASS, sender.number, step)]
-            ]
-            owed = sender.edges_out[receiver.number].parcel() if receiver.number in sender.edges_out else None
+            edge.load(*receiver.edges.into(sender.number).state())
+            steps = receiver.mailbox.steps(wire.MASS, sender.number)
+            parcels = [parcel_of(receiver.mailbox.letter(wire.MASS, sender.number, step)) for step in steps]
+            owed = sender.edges.out_to(receiver.number).parcel()
             for parcel in [*parcels, *([owed] if owed else [])]:
                 for name, value in (edge.take(parcel) or {}).items():
                     total[name] = total[name] + value

@@ -16,6 +16,7 @@ from gossamer import Experiment, cli, terminal
 from gossamer.errors import GossamerError
 from gossamer.peers import check, metrics, watch
 from gossamer.peers.kit import open_kit
+from gossamer.peers.neighbours import Neighbours
 from gossamer.peers.peer import Peer
 from gossamer.peers.watch import Seen, Watcher, follow
 from gossamer.terminal.network_table import network_table, progress_line
@@ -56,7 +57,7 @@ def test_watched_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sta
     """A peer that has finished is there for a while, and is seen; or it has gone, and the last look is kept."""
     monkeypatch.setattr(watch, "EVERY", 0.1)
     monkeypatch.setattr(watch, "GONE_AFTER", 0.5)
-    monkeypatch.setattr(Peer, "_stay", lambda _: asyncio.sleep(3 if stays else 0))
+    monkeypatch.setattr(Neighbours, "stay", lambda _: asyncio.sleep(3 if stays else 0))
     kits = make_kits(tmp_path, small(rounds=10))
     screens: list[list[dict[str, Any]]] = []
     text = ""
@@ -103,7 +104,7 @@ def test_who_cannot_be_asked_is_shown_with_the_reason(tmp_path: Path) -> None:
     assert progress_line(peers)[0] == 0
 
 
-def test_check_asks_what_a_peer_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_asks_what_a_peer_runs(tmp_path: Path) -> None:
     kits = make_kits(tmp_path, small())
     peers = make_peers(kits[:2])
 
@@ -115,10 +116,10 @@ def test_check_asks_what_a_peer_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     assert problems() == [None, None, "refused: nobody listens there"]
     peers = make_peers(kits[1:2])
-    peers[0]._digest = "another"
+    peers[0].now.network = "another"
     assert str(problems()[1]).startswith("runs another experiment (another, here ")
     peers = make_peers(kits[1:2])
-    monkeypatch.setattr("gossamer.peers.peer.VERSION", "9.9")
+    peers[0].now.version = "9.9"
     assert "runs version 9.9 of Gossamer" in str(problems()[1])
 
 
@@ -166,7 +167,7 @@ def test_numbers_for_prometheus(tmp_path: Path) -> None:
 
     async def work() -> str:
         async with await metrics.serve(("127.0.0.1", port), peers[0].status):
-            while not all(peer.finished for peer in peers):
+            while not all(peer.now.finished for peer in peers):
                 await get(port)
                 await asyncio.sleep(0.05)
             assert "404" in await get(port, b"GET /secrets HTTP/1.1\r\n\r\n")

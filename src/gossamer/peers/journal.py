@@ -9,13 +9,42 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from torch import Tensor
 
-from gossamer.errors import RunFolderError
+from gossamer.errors import GossamerError, RunFolderError
+from gossamer.peers.kit import Kit
 from gossamer.runs.checkpoint import checkpoint_paths, drop_old, load_tensors, save_tensors
 from gossamer.runs.files import append_line, make_folder, write_text
+from gossamer.runs.folder import EXPERIMENT
 
 Line = dict[str, Any]
+
+
+class TwoProcesses(GossamerError):
+    """Another process speaks for this peer."""
+
+
+def take_folder(folder: Path, kit: Kit) -> FileLock:
+    """Make a peer's folder this process's own for as long as the lock is held."""
+    make_folder(folder)
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise TwoProcesses(f"{folder}: another process runs this peer. One kit is for one process.") from None
+    if not (folder / EXPERIMENT).exists():
+        write_text(folder / "environment.json", json.dumps({"engine": {"peer": kit.name}}) + "\n")
+        write_text(folder / EXPERIMENT, kit.roster.experiment.to_toml())
+    return lock
+
+
+def next_life(folder: Path) -> int:
+    """How often this peer has been started, this time included."""
+    path = folder / "lives"
+    number = int(path.read_text()) + 1 if path.exists() else 1
+    write_text(path, str(number))
+    return number
 
 
 class Journal:
@@ -26,10 +55,13 @@ class Journal:
         self._checkpoints = folder / "checkpoints"
         make_folder(self._checkpoints)
         self.lines = _whole_lines(self._trace)
+        self._mixed = {line["step"]: line for line in self.lines if "step" in line}
+        #: Where the peer went on after an absence, by the round that it had come back to.
+        self.skips: dict[int, int] = dict(line["skip"] for line in self.lines if "skip" in line)
 
     def mixed(self, step: int) -> Line | None:
-        """What was mixed at a gossip step, if that was written down before."""
-        return next((line for line in reversed(self.lines) if line.get("step") == step), None)
+        """What was mixed at a gossip step, if that was written down by an earlier process."""
+        return self._mixed.get(step)
 
     def write(self, line: Line) -> None:
         """Write a line of the trace."""

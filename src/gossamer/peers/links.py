@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from gossamer.peers import tls
 from gossamer.peers import wire_pb2 as wire
 from gossamer.peers.kit import Kit
 from gossamer.peers.letters import Damaged, Letter
-from gossamer.peers.pace import Pace
 from gossamer.peers.roster import Member
 from gossamer.peers.weather import Weather
 
@@ -37,14 +37,16 @@ def read(kind: type[Message], received: bytes) -> Message:
     """A message from the wire."""
     try:
         return kind.FromString(received)  # type: ignore[no-any-return]
-    except Exception as error:  # protobuf's own, which is not exported under a stable name
+    except DecodeError as error:
         raise Unreadable("unreadable: not a message of this protocol") from error
 
 
 class Link:
-    """The line to one peer."""
+    """The line to one peer. `stubborn`: a letter that it refuses is offered again, because somebody waits for it."""
 
-    def __init__(self, kit: Kit, number: int, on_receipt: OnReceipt, weather: Weather | None = None) -> None:
+    def __init__(
+        self, kit: Kit, number: int, on_receipt: OnReceipt, stubborn: bool, weather: Weather | None = None
+    ) -> None:
         self.member: Member = kit.roster.members[number]
         self.number = number
         self.sent_bytes = 0
@@ -58,14 +60,13 @@ class Link:
         calls = {"request_serializer": lambda message: message.SerializeToString()}
         self._greet = self._channel.unary_unary(f"/{SERVICE}/Greet", **calls)
         self._deliver = self._channel.stream_unary(f"/{SERVICE}/Deliver", **calls)
-        self._report = self._channel.unary_unary(f"/{SERVICE}/Report", **calls)
         self._on_receipt = on_receipt
         self._weather = weather
-        self._pace = Pace(kit.roster.exchange.patience)
+        self._patience = kit.roster.exchange.patience
         self._line: dict[tuple[int, int], Path] = {}  # (kind, step) -> letter, in the order of posting
         self._more = asyncio.Event()
         self._awake = asyncio.Event()
-        self._stubborn = kit.roster.exchange.late == "wait"
+        self._stubborn = stubborn
         self._down_since: float | None = None
 
     @property
@@ -119,7 +120,7 @@ class Link:
                 await asyncio.sleep(4 * FIRST_RETRY)
                 continue
             if receipt.verdict == wire.REFUSED and self._stubborn:
-                await self._on_receipt(self, kind, step, receipt)  # somebody waits for it, so it is not given up
+                await self._on_receipt(self, kind, step, receipt)
                 await self._rest(LAST_RETRY)
                 continue
             if self._line.get((kind, step)) == path:
@@ -146,10 +147,6 @@ class Link:
         self.finished = answer.finished
         return answer
 
-    async def report(self, seconds: float) -> str:
-        """Ask how it is doing."""
-        return read(wire.Status, await self._report(wire.Question(), timeout=seconds)).json
-
     async def close(self) -> None:
         """Hang up."""
         await self._channel.close(None)
@@ -170,10 +167,7 @@ class Link:
 
     async def _deliver_once(self, path: Path) -> wire.Receipt:
         letter = Letter(path)
-        started = time.monotonic()
-        answer = await self._deliver(self._pieces(letter), timeout=self._pace.patience)
-        receipt = read(wire.Receipt, answer)
-        self._pace.heard(time.monotonic() - started)
+        receipt = read(wire.Receipt, await self._deliver(self._pieces(letter), timeout=self._patience))
         self.sent_bytes += letter.header.bytes
         return receipt
 

@@ -23,9 +23,8 @@ with base a has been taken. That holds across restarts too, if whoever uses this
        a waiting one may be thrown away for a later one with the same base. It acknowledges with the last step up to
        which it has everything on disk; an earlier one does no harm, but leaves the sum to grow.
     2  A sender that starts again from a checkpoint repeats its steps with the same numbers; `add` ignores what is in.
-    3  A sender has `mark()` on disk before a parcel leaves, and after it has loaded an older checkpoint gives the last
-       one to `recall`. Otherwise it would go on with a sum that the receiver has forgotten, or reset although its
-       former self had sent more. (Not needed where a checkpoint is written between `add` and sending.)
+    3  A sender has a parcel on disk before it leaves, and starts again from the last one. With an older one it would go
+       on with a sum that the receiver has forgotten, or reset although its former self had sent more.
 """
 
 from typing import NamedTuple
@@ -86,24 +85,10 @@ class OutEdge:
         self.base, self.through, self.total = through, through, {}
         return True
 
-    def mark(self) -> tuple[int, int]:
-        """What must be on disk before the present parcel leaves: its base and the last step that ever left."""
-        return self.base, self.sent
-
-    def recall(self, base: int, sent: int) -> None:
-        """After an older state was loaded: the last mark that was written."""
-        if base > self.base:  # and then it is not before `through` either: resets go to the end of all that was added
-            self.base, self.through, self.total = base, base, {}
-        self.sent = max(self.sent, sent)
-
-    def state(self) -> tuple[dict[str, Tensor], dict[str, int]]:
-        """What a checkpoint holds of it: tensors, and numbers that JSON can hold."""
-        return dict(self.total), {"base": self.base, "through": self.through, "sent": self.sent}
-
-    def load(self, tensors: dict[str, Tensor], numbers: dict[str, int]) -> None:
-        """Go back to what `state` gave."""
-        self.total, self.base, self.through = dict(tensors), numbers["base"], numbers["through"]
-        self.sent = numbers["sent"]
+    def resume(self, parcel: Parcel) -> None:
+        """Start again from the last parcel that was written down; it may have left."""
+        self.base, self.through, self.total = parcel
+        self.sent = self.through
 
 
 class InEdge:

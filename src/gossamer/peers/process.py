@@ -54,8 +54,8 @@ def run_peer(
         if running.done():
             running.result()
             return
-        peer.log("stopped", round=peer.done)
-        raise Stopped(peer.done)
+        peer.report.log("stopped", round=peer.now.done)
+        raise Stopped(peer.now.done)
 
     asyncio.run(until_stopped())
     return peer

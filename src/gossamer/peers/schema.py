@@ -12,12 +12,11 @@ from gossamer.engines.client import Training, about_client, this_round
 from gossamer.methods import Message, arrived, gossip_steps, mixes, travelling
 from gossamer.peers import wire_pb2 as wire
 from gossamer.peers.letters import DIGEST_BYTES, Letter, describe, size_of
+from gossamer.peers.losses import LARGEST
 from gossamer.peers.mass import Parcel
 
 Description = list[wire.Tensor]
 MASS_OPERATORS = ("push", "deliver")
-#: A training loss that is larger is not told to others, nor believed.
-LARGEST_LOSS = 1e30
 #: Bytes of a header beside its tensors and losses, and of one loss in it.
 HEADER_BYTES, LOSS_BYTES = 1024, 32
 #: Values that are looked at in one go.
@@ -123,7 +122,7 @@ class Schema:
         for known in header.losses:
             if not (0 <= known.peer < self._clients and 0 <= known.round < self._rounds):
                 raise Refused(f"wrong losses: of peer {known.peer} in round {known.round}")
-            if not abs(known.loss) <= LARGEST_LOSS:
+            if not abs(known.loss) <= LARGEST:
                 raise Refused(f"wrong losses: {known.loss:g} of peer {known.peer}")
 
     def _allowed(self, header: wire.Header) -> tuple[Description, ...]:
@@ -140,11 +139,6 @@ class Schema:
         if not self.mixed:
             raise Refused("unexpected: this experiment pushes mass and sends nothing else")
         return (self._letter,)
-
-
-def wire_message(training: Training, message: Message, opening: bool) -> Message:
-    """What travels of a message that is averaged or summed."""
-    return message if opening else travelling(training.method, message)
 
 
 def _difference(found: Description, expected: Description) -> str:

@@ -5,12 +5,14 @@ goes to disk, not to memory; what turns out wrong is dropped, counted by its rea
 """
 
 import asyncio
+import json
 import resource
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Any, NamedTuple
+from hashlib import sha256
+from typing import Any, Protocol
 
 import grpc
 from cryptography import x509
@@ -19,12 +21,18 @@ from gossamer.errors import GossamerError
 from gossamer.peers import tls
 from gossamer.peers import wire_pb2 as wire
 from gossamer.peers.certificates import CertificateError, identity
+from gossamer.peers.door import Door
+from gossamer.peers.edges import Edges
 from gossamer.peers.kit import Kit
-from gossamer.peers.letters import CHUNK, Draft, Hash, Letter
+from gossamer.peers.letters import CHUNK, Draft, Letter
 from gossamer.peers.links import SERVICE, Unreadable, read
+from gossamer.peers.losses import Losses
 from gossamer.peers.mailbox import Mailbox
-from gossamer.peers.mass import Parcel
+from gossamer.peers.neighbours import Neighbours
+from gossamer.peers.report import Report
+from gossamer.peers.revoked import Revoked
 from gossamer.peers.schema import Refused, Schema
+from gossamer.peers.standing import Standing
 
 #: Seconds that a caller may pause in the middle of a letter.
 STALL = 20.0
@@ -40,42 +48,35 @@ AROUND = 64
 LONGEST = 300
 
 
-class Answer(NamedTuple):
-    """What a peer makes of a letter, by its header; `verdict` None: let it in."""
-
-    verdict: int | None
-    reason: str = ""
-
-
 class Overtaken(Exception):
     """A letter whose sender has begun another one."""
+
+
+class Host(Protocol):
+    """The peer that is served."""
+
+    kit: Kit
+    schema: Schema
+    mailbox: Mailbox
+    edges: Edges
+    losses: Losses
+    door: Door
+    now: Standing
+    neighbours: Neighbours
+    report: Report
+
+    def status(self) -> dict[str, Any]:
+        """How it is doing."""
 
 
 class Service:
     """The server of one peer."""
 
-    def __init__(
-        self,
-        kit: Kit,
-        schema: Schema,
-        mailbox: Mailbox,
-        judge: Callable[[int, wire.Header], Answer],
-        hello: Callable[[], wire.Hello],
-        greeted: Callable[[int, wire.Hello], None],
-        status: Callable[[], str],
-        through: Callable[[int], int],
-        held: Callable[[int], Parcel],
-        heard: Callable[[wire.Header], None],
-        log: Callable[..., None],
-        sync: bool,
-    ) -> None:
-        self._kit, self._schema, self._mailbox = kit, schema, mailbox
-        self._judge, self._hello, self._greeted = judge, hello, greeted
-        self._status, self._log = status, log
-        self._through, self._held, self._heard = through, held, heard
-        self._sync = sync
-        self._revoked = {revoked.serial_number for revoked in x509.load_pem_x509_crl(kit.crl)}
-        self._numbers = {member.name: number for number, member in enumerate(kit.roster.members)}
+    def __init__(self, host: Host) -> None:
+        self._host, self._kit, self._schema, self._mailbox = host, host.kit, host.schema, host.mailbox
+        self._log = host.report.log
+        self._revoked = Revoked(host.kit, self._log)
+        self._numbers = {member.name: number for number, member in enumerate(host.kit.roster.members)}
         self._refused: Counter[str] = Counter()
         self._knocks: deque[float] = deque()
         self._callers: set[str] = set()
@@ -134,15 +135,15 @@ class Service:
         """Say who is here."""
         sender = await self._caller(context)
         try:
-            self._greeted(sender, read(wire.Hello, request))
-        except (Refused, Unreadable) as refusal:
+            self._host.neighbours.greeted(sender, read(wire.Hello, request))
+        except Unreadable as refusal:
             self._count(sender, str(refusal))
-        return self._hello()
+        return self._host.now.hello()
 
     async def report(self, request: bytes, context: Any) -> wire.Status:
         """Say how this peer is doing, whatever the question."""
         await self._caller(context)
-        return wire.Status(json=self._status())
+        return wire.Status(json=json.dumps(self._host.status()))
 
     async def deliver(self, pieces: AsyncIterator[bytes], context: Any) -> wire.Receipt:
         """Take a letter in, or say why not."""
@@ -178,7 +179,7 @@ class Service:
         if first is None or first.WhichOneof("part") != "header":
             raise Refused("no header: a letter starts with one")
         header = first.header
-        answer = self._judge(sender, header)
+        answer = self._host.door.judge(sender, header)
         if answer.verdict is not None:
             if answer.verdict != wire.DOUBLED:
                 self._count(sender, answer.reason)
@@ -189,11 +190,11 @@ class Service:
         if earlier is not None and not earlier.done():
             earlier.set_result(None)
         self._receiving[sender] = over
-        held = self._held(sender) if header.kind == wire.MASS else None
+        held = self._host.edges.held(sender) if header.kind == wire.MASS else None
         if held is not None:
             self._schema.check_base(header, held)
         place = self._mailbox.place(header.kind, sender, header.step)
-        hashed, left = Hash(), header.bytes
+        hashed, left = sha256(), header.bytes
         with Draft(place, header) as draft:
             while (piece := await self._next(stream, min(CHUNK, left) + AROUND, over)) is not None:
                 if piece.WhichOneof("part") != "chunk":
@@ -215,9 +216,9 @@ class Service:
             await asyncio.to_thread(self._schema.check_values, Letter(draft.aside), held)
             if over.done():
                 raise Overtaken
-            draft.keep(self._sync)
+            draft.keep(self._kit.roster.exchange.sync)
         self.received_bytes += header.bytes
-        self._heard(header)
+        self._host.losses.hear(header.losses)
         await self._mailbox.arrived(header.kind, sender, header.step)
         return self._receipt(sender, wire.ACCEPTED)
 
@@ -241,7 +242,7 @@ class Service:
         return self._receipt(sender, wire.REFUSED, reason)
 
     def _receipt(self, sender: int, verdict: int, reason: str = "") -> wire.Receipt:
-        round, through = self._hello().round, self._through(sender)
+        round, through = self._host.now.done, self._host.edges.has_through(sender)
         return wire.Receipt(verdict=verdict, reason=reason, round=round, through=through)  # type: ignore[arg-type]
 
     async def _caller(self, context: Any) -> int:

@@ -1,0 +1,64 @@
+"""What a peer writes for people to read: its log, and a run folder like that of a simulation."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from gossamer.engines.client import Training
+from gossamer.measure import Evaluator
+from gossamer.peers.kit import Kit
+from gossamer.runs.files import append_line
+from gossamer.runs.folder import FINAL, RunFolder, read_lines, to_json
+
+
+class Log(Protocol):
+    """Writes down that something happened."""
+
+    def __call__(self, event: str, **about: Any) -> None: ...
+
+
+class Report:
+    """The report of one peer. `watch` gets every line of the log."""
+
+    def __init__(
+        self, kit: Kit, training: Training, folder: Path, watch: Callable[[dict[str, Any]], None] | None
+    ) -> None:
+        self._kit, self._training, self._watch = kit, training, watch
+        self._log, self._run = folder / "log.jsonl", RunFolder(folder)
+        #: Of the last round that was measured.
+        self.metrics: dict[str, Any] = next(reversed(read_lines(folder / "metrics.jsonl")), {})
+        self._sent_before = 0
+
+    def log(self, event: str, **about: Any) -> None:
+        """One structured line."""
+        line = {"time": round(time.time(), 3), "peer": self._kit.name, "event": event, **about}
+        append_line(self._log, to_json(line))
+        if self._watch is not None:
+            self._watch(line)
+
+    async def round(self, round: int, vector: Tensor, loss: float, sent_bytes: int, seconds: dict[str, float]) -> None:
+        """Measure the model after a round, and write it down. `sent_bytes` are all that this process has sent."""
+        experiment = self._kit.roster.experiment
+        sent, self._sent_before = sent_bytes - self._sent_before, sent_bytes
+        metrics: dict[str, Any] = {
+            "round": round, "lr": experiment.lr * experiment.lr_decay ** (round - 1), "local_loss": loss,
+            "bytes_per_client": float(sent), "bytes_round": sent,
+            "bytes_total": self.metrics.get("bytes_total", 0) + sent,
+        }  # fmt: skip
+        every, started = experiment.evaluate.every, time.monotonic()
+        if round == self._training.rounds or (every and round % every == 0):
+            evaluator = Evaluator(self._training.model, self._training.loss, self._training.dataset, 1)
+            if quality := await asyncio.to_thread(evaluator.test, vector[None]):
+                metrics["test_loss"], metrics["test_accuracy"] = float(quality.loss), float(quality.accuracy)
+        self.metrics = metrics
+        self._run.record(metrics, {"round": round, **seconds, "seconds_evaluation": time.monotonic() - started})
+        self.log("round", **metrics)
+
+    def final(self, round: int, vector: Tensor) -> None:
+        """Keep the model after the last round."""
+        self._run.save_model(FINAL, self._training.model.unflatten(vector), round)
+        self.log("finished", **self.metrics)
