@@ -10,6 +10,7 @@ os.environ["GRPC_SSL_CIPHER_SUITES"] = ":".join((
     "ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES256-GCM-SHA384", "ECDHE-ECDSA-CHACHA20-POLY1305",
 ))  # fmt: skip
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # a stranger's bytes on the port are counted, not printed
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # no child of this process speaks to peers
 
 import grpc
 

@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, partial
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from typing import Any, TypeVar
 
@@ -32,6 +32,9 @@ from gossamer.errors import DivergenceError, GossamerError
 from gossamer.workers.group import ALONE, PATIENCE, Distributed, Group, WorkerLost
 
 Result = TypeVar("Result")
+
+#: What a worker says first, and the seconds that it may take to say it: it does nothing before.
+UP, START_UP = b"up", 120.0
 
 
 def usable_cores() -> int:
@@ -148,19 +151,20 @@ class _Forked:
             sys.stdout.flush()
             sys.stderr.flush()  # or what is still in the buffers would be printed once by every worker
             try:
+                for rank in range(1, self.workers):
+                    hears, says = context.Pipe(duplex=False)
+                    child = context.Process(
+                        target=self._be_worker, args=(rank, meeting, work, says, os.getpid()), daemon=True
+                    )
+                    with _nothing_collected(), warnings.catch_warnings():
+                        # Python 3.12 warns of forks beside threads; the workers touch nothing the threads hold.
+                        warnings.simplefilter("ignore", DeprecationWarning)
+                        child.start()
+                    says.close()
+                    self.children.append(child)
+                    self.last_words.append(hears)
+                self._all_are_up()
                 with self._watched():
-                    for rank in range(1, self.workers):
-                        hears, says = context.Pipe(duplex=False)
-                        child = context.Process(
-                            target=self._be_worker, args=(rank, meeting, work, says, os.getpid()), daemon=True
-                        )
-                        with warnings.catch_warnings():
-                            # Python 3.12 warns of forks beside threads; the workers touch nothing the threads hold.
-                            warnings.simplefilter("ignore", DeprecationWarning)
-                            child.start()
-                        says.close()
-                        self.children.append(child)
-                        self.last_words.append(hears)
                     group = Distributed(0, self.workers, self.device, init_method=meeting)
                     try:
                         result = work(group)
@@ -175,16 +179,27 @@ class _Forked:
                 self._end(patience=0)
             return result
 
+    def _all_are_up(self) -> None:
+        """Wait until every worker runs. In the call that joins them we could hear neither a signal nor of a death."""
+        for rank, (child, hears) in enumerate(zip(self.children, self.last_words, strict=True), start=1):
+            wait([hears, child.sentinel], timeout=START_UP)
+            try:
+                up = hears.poll() and hears.recv_bytes() == UP
+            except (EOFError, OSError):
+                up = False
+            if not up:
+                raise WorkerLost(f"worker {rank} of {self.workers} (process {child.pid}) does not start.")
+
     def _be_worker(self, rank: int, meeting: str, work: Callable[[Group], Any], says: Connection, parent: int) -> None:
         """The life of a forked worker; the process ends with it."""
         _die_with(parent)
-        # Of what is inherited nothing is collected: a process group that a traceback of the parent's still holds would
-        # wait for its threads, which are not here.
         gc.freeze()
+        gc.enable()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first worker hears it too, and decides for all
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         torch.set_num_threads(1)
         try:
+            says.send_bytes(UP)
             group = Distributed(rank, self.workers, self.device, init_method=meeting)
             work(group)
             group.close()
@@ -210,11 +225,12 @@ class _Forked:
             return
 
         def look(*_: Any) -> None:
-            if not self.over and any(child.exitcode not in (None, 0) for child in self.children):
+            if not self.over and any(map(_has_failed, self.children)):
                 raise WorkerLost("a worker died")
 
         before = signal.signal(signal.SIGCHLD, look)
         try:
+            look()
             yield
         finally:
             signal.signal(signal.SIGCHLD, before)
@@ -247,6 +263,27 @@ class _Forked:
         while self.children:
             self.children.pop().close()
             self.last_words.pop().close()
+
+
+def _has_failed(child: ForkProcess) -> bool:
+    """Whether a worker has ended badly. Asks the system without taking the answer away: a second signal may come in
+    between, and who waits for the process later must find it."""
+    assert child.pid is not None
+    found = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    return found is not None and (found.si_code, found.si_status) != (os.CLD_EXITED, 0)
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Of what a worker inherits nothing may be collected, from the fork on until it has frozen all of it: a process
+    group that a traceback of the parent's still holds would wait for its threads, which are not there."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 @contextmanager
