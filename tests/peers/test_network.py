@@ -71,6 +71,20 @@ def test_who_does_not_wait_is_replayed_from_the_trace(tmp_path: Path) -> None:
     assert not torch.allclose(vectors, simulate(described, workers=1).vectors)
 
 
+@pytest.mark.parametrize(
+    ("method", "late", "waits"),
+    [
+        ("dfedavg", "wait", True), ("dfedavg", "reweigh", False), ("sgp", "reweigh", False), ("sgp", "wait", True),
+        ("dfedadmm", "reweigh", True), ("k-gt", "reweigh", True), ("ecl", "reweigh", True), ("dispfl", "reweigh", True),
+    ],
+)  # fmt: skip
+def test_who_keeps_what_a_missing_message_would_spoil_waits_whatever_the_policy(
+    method: str, late: str, waits: bool, tmp_path: Path
+) -> None:
+    kits = make_kits(tmp_path, experiment(method), late=late)
+    assert make_peers(kits[:1])[0].waits == waits
+
+
 @pytest.mark.parametrize("method", ["dfedsgpsm", "dfedsgpsm-s"])
 def test_pushed_mass_is_conserved_and_replayed(method: str, tmp_path: Path) -> None:
     described = experiment(method, rounds=8)
