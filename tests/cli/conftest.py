@@ -218,6 +218,8 @@ def lines(folder: Path) -> int:
 
 
 def snapshot(folder: Path) -> dict[str, bytes | None]:
-    """Every file below a folder with its content, and every folder; caches and a killed process's lock do not count."""
+    """Every file below a folder with its content, and every folder. Caches, a killed process's lock and what a worker
+    tells of the lines it has run do not count."""
     found = (p for p in sorted(folder.rglob("*")) if "__pycache__" not in p.parts and p.name != ".lock")
-    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in found}
+    ours = (p for p in found if not p.name.startswith(".coverage"))
+    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in ours}
