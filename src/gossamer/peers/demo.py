@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.errors import GossamerError
+from gossamer.orphans import PARENT
 from gossamer.peers.kit import KitError, open_kit, write_kits
 from gossamer.peers.roster import Exchange, Member, Roster
 from gossamer.peers.watch import Seen, Watcher
@@ -107,7 +108,7 @@ class Demo:
         with (kit / OUTPUT).open("ab") as output:
             self._processes[name] = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                env={**os.environ, "OMP_NUM_THREADS": "1", PARENT: str(os.getpid())},
             )  # fmt: skip
 
     def _note(self, peers: list[Seen], say: Callable[[str], None]) -> None:

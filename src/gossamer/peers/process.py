@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from gossamer.orphans import die_with_who_started_us
 from gossamer.peers.data import peer_training
 from gossamer.peers.kit import open_kit
 from gossamer.peers.metrics import serve
@@ -36,6 +37,7 @@ def run_peer(
     metrics: tuple[str, int] | None = None,
 ) -> Peer:
     """Run the peer of a kit until its last round is over and its neighbours have what they need."""
+    die_with_who_started_us()
     _more_files()
     kit = open_kit(kit_folder)
     peer = Peer(kit, peer_training(kit, data, data_dir), out or kit_folder / "run", weather, watch)

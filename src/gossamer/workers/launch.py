@@ -4,7 +4,6 @@ Forked workers share everything that was prepared before the fork (samples, grap
 need nothing of it to be sent: an experiment may hold any Python object.
 """
 
-import ctypes
 import gc
 import json
 import multiprocessing
@@ -29,6 +28,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from gossamer.errors import DivergenceError, GossamerError
+from gossamer.orphans import die_with
 from gossamer.workers.group import ALONE, PATIENCE, Distributed, Group, WorkerLost
 
 Result = TypeVar("Result")
@@ -192,7 +192,7 @@ class _Forked:
 
     def _be_worker(self, rank: int, meeting: str, work: Callable[[Group], Any], says: Connection, parent: int) -> None:
         """The life of a forked worker; the process ends with it."""
-        _die_with(parent)
+        die_with(parent)
         gc.freeze()
         gc.enable()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first worker hears it too, and decides for all
@@ -299,11 +299,3 @@ def _on_loopback() -> Iterator[None]:
             os.environ.pop(key, None)
         else:
             os.environ[key] = before
-
-
-def _die_with(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent dies, by whatever signal."""
-    set_parent_death_signal = 1
-    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before we asked
-        os._exit(1)
