@@ -19,6 +19,7 @@ from pydantic import (
     PlainValidator,
     PrivateAttr,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -52,14 +53,15 @@ Off = BeforeValidator(_off_is_none)
 
 
 class Checked(BaseModel):
-    """A table of an experiment: no unknown key, no change afterwards."""
+    """A table of an experiment: no unknown key, no change afterwards, true and false only for switches."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     @field_validator("*", mode="before")
     @classmethod
-    def _no_switch(cls, value: Any) -> Any:
-        if isinstance(value, bool):  # Python would count true as 1
+    def _no_switch(cls, value: Any, info: ValidationInfo) -> Any:
+        switch = cls.model_fields[str(info.field_name)].annotation is bool
+        if isinstance(value, bool) and not switch:  # Python would count true as 1
             raise ValueError(f"should not be {str(value).lower()}: it is no switch")
         return value
 

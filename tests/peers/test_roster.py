@@ -103,6 +103,7 @@ def test_a_kit_says_nothing_of_where_others_have_their_data(tmp_path: Path) -> N
         (EXPERIMENT + "[exchange]\nlate = 'never'\n" + PEERS, "exchange: late: .*'wait' or 'reweigh'"),
         (EXPERIMENT + "[exchange]\npatience = 0\n" + PEERS, "exchange: patience: .*greater than 0"),
         (EXPERIMENT + "[exchange]\npatience = true\n" + PEERS, "exchange: patience: .*no switch"),
+        (EXPERIMENT + "[exchange]\nlate = true\n" + PEERS, "exchange: late: .*no switch"),
         (EXPERIMENT + "[exchange]\nsync = 1\n" + PEERS, "exchange: sync: "),
         ("exchange = 3\n" + EXPERIMENT + PEERS, "exchange: should be a table"),
         ("peers = 3\n" + EXPERIMENT, "each is a table of its own"),

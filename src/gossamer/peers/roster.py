@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from gossamer.errors import ExperimentError, GossamerError, did_you_mean
 from gossamer.experiment import CATALOGS, Checked, Experiment, is_spec, read_toml
@@ -102,21 +102,12 @@ class Member(Checked):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class Exchange(BaseModel):
+class Exchange(Checked):
     """How peers deal with messages that are late. The same for all of them."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     late: Literal["wait", "reweigh"] = Field("wait", description="what a peer does without a neighbour's message")
     patience: float = Field(60.0, gt=0, allow_inf_nan=False, description="seconds: the longest wait for a neighbour")
     sync: bool = Field(False, strict=True, description="messages survive a power cut, not only a kill")
-
-    @field_validator("patience", mode="before")
-    @classmethod
-    def _no_switch(cls, value: Any) -> Any:
-        if isinstance(value, bool):  # Python would count true as 1
-            raise ValueError(f"should not be {str(value).lower()}: it is no switch")
-        return value
 
 
 @dataclass(frozen=True)
