@@ -286,31 +286,34 @@ def _network_cell(line: "Line") -> str:
 @network.command()
 def replay(
     kits: Kits,
+    runs: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where the runs are, each as FOLDER/NAME; default: KITS/NAME/run."),
+    ] = None,
     data_dir: Annotated[
         Path | None, typer.Option("--data-dir", envvar="GOSSAMER_DATA", help="Where data sets are.")
     ] = None,
 ) -> None:
     """Do again in the simulator what the peers did, by their traces, and say whether both end with the same models.
 
-    Needs the kits of all peers with their runs, and data that comes with the experiment.
+    Needs one kit, the finished runs of all peers, and data that comes with the experiment. Exit code 1: other models.
     """
-    from gossamer.peers.kit import kits_in, open_kit
     from gossamer.peers.replay import replay_kits
 
-    opened = sorted((open_kit(folder) for folder in kits_in(kits)), key=lambda kit: kit.number)
     with terminal.err.status("replaying"):
-        found = replay_kits(opened, [kit.folder / "run" for kit in opened], data_dir)
-    good = found.difference <= 1e-5
-    words = "the same models" if good else "[red]other models[/]"
+        found = replay_kits(kits, runs, data_dir)
+    if found.others:
+        apart = ", ".join(f"{name} (by {found.differences[name]:.1e})" for name in found.others)
+        words = f"[red]other models[/] than {escape(apart)}; up to {found.allowed:.0e} would be the same"
+    else:
+        words = f"the same models (largest difference {max(found.differences.values()):.1e})"
     terminal.out.print(
-        f"{len(opened)} peers, {found.rounds} rounds: the replay ends with {words} (largest difference "
-        f"{found.difference:.1e})",
-        soft_wrap=True,
+        f"{len(found.differences)} peers, {found.rounds} rounds: the replay ends with {words}", soft_wrap=True
     )
     terminal.out.print(
         f"letters not waited for: {found.missing}, rounds missed: {found.skipped}, drift of the mean: "
         f"{found.worst_drift:.1e} in the worst step, {found.total_drift:.1e} in all",
         soft_wrap=True,
     )
-    if not good:
+    if found.others:
         raise typer.Exit(1)

@@ -1,5 +1,6 @@
-"""`gossamer network`: kits are made, checked and taken back; every mistake is told in one message."""
+"""`gossamer network`: kits are made, checked and taken back, runs are replayed; mistakes are told in one message."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -7,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from gossamer import Experiment
 from gossamer.peers.kit import open_kit
+from gossamer.runs.checkpoint import load_tensors, save_tensors
+from networks import make_kits, make_peers, run_together
 
 Command = Callable[..., object]
 Refused = Callable[..., str]
@@ -64,6 +68,8 @@ def test_create_check_revoke(gossamer: Command, place: Path) -> None:
         (("check", "network.toml"), ("network.toml: is a file; name a kit",)),
         (("check", "."), ("there are no kits in it",)),
         (("revoke", ".", "alice"), ("has no authority/key.pem",)),
+        (("replay", "."), ("there are no kits in it; name the folder that 'gossamer network create' wrote",)),
+        (("replay", "nowhere"), ("nowhere: cannot be read: No such file",)),
     ],
 )
 def test_mistakes(refused: Refused, arguments: tuple[str, ...], says: tuple[str, ...]) -> None:
@@ -92,3 +98,115 @@ def test_other_commands_do_not_wait_for_what_peers_need() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.fixture(scope="module", params=["float32", "float64"])
+def ended(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """Numbers of which the models are, and kits with the finished runs of three peers."""
+    folder = tmp_path_factory.mktemp("network")
+    experiment = Experiment(
+        clients=3, rounds=2, model="softmax", dtype=request.param, batch_size=16, local_steps=2,
+        dataset={"name": "digits", "train_samples": 100},
+    )  # fmt: skip
+    run_together(make_peers(make_kits(folder, experiment)))
+    return request.param, folder / "kits"
+
+
+@pytest.fixture
+def kits(ended: tuple[str, Path], place: Path) -> Path:
+    shutil.copytree(ended[1], place / "kits")
+    return place / "kits"
+
+
+def change(path: Path, by: float) -> None:
+    """Add to one number of a file, which then is whole again."""
+    about, tensors = load_tensors(path)
+    name = next(name for name in tensors if name.endswith(("x", "weight")))
+    tensors[name].view(-1)[0] += by
+    save_tensors(path, tensors, about)
+
+
+def content(folder: Path) -> dict[Path, bytes | None]:
+    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def test_a_replay_ends_with_the_same_models(gossamer: Command, kits: Path) -> None:
+    (kits / "p0" / "certificate.pem").write_text("expired long ago")  # a replay needs none
+    before = content(kits)
+    answer = gossamer("network", "replay", "kits")
+    assert answer.code == 0, answer.text
+    assert "3 peers, 2 rounds: the replay ends with the same models (largest difference " in answer.out
+    assert "letters not waited for: 0, rounds missed: 0, drift of the mean: " in answer.out
+    assert content(kits) == before
+
+
+@pytest.mark.parametrize("file", ["checkpoints/round-000002.safetensors", "final.safetensors"])
+def test_a_replay_finds_what_was_changed(gossamer: Command, ended: tuple[str, Path], kits: Path, file: str) -> None:
+    little, much = {"float32": (1e-7, 1e-3), "float64": (1e-12, 1e-7)}[ended[0]]
+    change(kits / "p1/run" / file, little)
+    assert gossamer("network", "replay", "kits").code == 0
+    for by in (much, float("nan")):
+        change(kits / "p1/run" / file, by)
+        answer = gossamer("network", "replay", "kits")
+        assert answer.code == 1, answer.text
+        assert f"the replay ends with other models than p1 (by {by:.1e}); up to" in answer.out
+
+
+def test_a_replay_of_runs_that_are_elsewhere(gossamer: Command, refused: Refused, kits: Path, place: Path) -> None:
+    for name in ("p1", "p2"):
+        (kits / name / "run").rename(place / name)
+    refused(
+        "network", "replay", "kits",
+        says=("there is none of p1 (kits/p1/run), p2 (kits/p2/run)", "with --runs FOLDER"),
+    )  # fmt: skip
+    refused("network", "replay", "kits", "--runs", ".", says=("there is none of p0 (p0)",))
+    (kits / "p0" / "run").rename(place / "p0")
+    shutil.rmtree(kits / "p2")  # given away: one kit is enough
+    answer = gossamer("network", "replay", "kits", "--runs", ".")
+    assert answer.code == 0, answer.text
+
+
+def drop_a_round(run: Path) -> None:
+    (run / "final.safetensors").unlink()
+    (run / "metrics.jsonl").write_text((run / "metrics.jsonl").read_text().split("\n")[0] + "\n")
+
+
+def other_size(run: Path) -> None:
+    about, tensors = load_tensors(run / "final.safetensors")
+    save_tensors(run / "final.safetensors", {name: value[:1] for name, value in tensors.items()}, about)
+
+
+def own_samples(run: Path) -> None:
+    file = run.parent / "network.toml"
+    file.write_text(file.read_text().replace('data = "experiment"', 'data = "mine.npz"'))
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (drop_a_round, ("these are not: p2 (1 of 2 rounds).", "'gossamer peer'")),
+        (lambda run: (run / "trace.jsonl").unlink(), ("kits/p2/run: is not whole",)),
+        (lambda run: (run / "trace.jsonl").write_text('{"step": 0'), ("kits/p2/run: is not whole",)),
+        (lambda run: (run / "trace.jsonl").write_text("{}\n"), ("kits/p2/run: is not whole",)),
+        (lambda run: (run / "trace.jsonl").write_text('{"step": 1}\n'), ("trace of peer 2: says step 1 where step 0",)),
+        (lambda run: shutil.rmtree(run / "checkpoints"), ("kits/p2/run: is not whole",)),
+        (lambda run: (run / "checkpoints/round-000002.safetensors").unlink(), ("kits/p2/run: is not whole",)),
+        (lambda run: (run / "final.safetensors").write_bytes(b""), ("kits/p2/run/final.safetensors: damaged",)),
+        (other_size, ("kits/p2/run: holds another model",)),
+        (own_samples, ("samples of their own", "p2", 'data = "experiment"')),
+    ],
+)
+@pytest.mark.parametrize("ended", ["float64"], indirect=True)
+def test_runs_that_cannot_be_replayed(
+    refused: Refused, kits: Path, damage: Callable[[Path], None], says: tuple[str, ...]
+) -> None:
+    damage(kits / "p2/run")
+    refused("network", "replay", "kits", says=says)
+
+
+def test_a_demo_is_replayed_from_its_folder(gossamer: Command) -> None:
+    small = ("-s", "model=softmax", "-s", 'dataset={name="digits", train_samples=100}', "-s", "local_steps=2")
+    made = gossamer("network", "demo", *small, "--peers", 3, "--rounds", 2, "--lose", 0.2, "--out", "net")
+    assert made.code == 0, made.text
+    answer = gossamer("network", "replay", "net/kits", "--runs", "net/runs")
+    assert "3 peers, 2 rounds: the replay ends with the same models" in answer.out, answer.text

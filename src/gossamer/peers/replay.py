@@ -16,10 +16,17 @@ from torch import Tensor
 
 from gossamer.engines.client import Training
 from gossamer.engines.isolated import Client, pushed_names, share_of, together
-from gossamer.errors import GossamerError
+from gossamer.errors import GossamerError, RunFolderError
 from gossamer.methods import Message, Operator, arrived, gossip_steps
 from gossamer.peers.journal import Journal
-from gossamer.peers.kit import Kit
+from gossamer.peers.kit import NETWORK, KitError, kits_in
+from gossamer.peers.roster import EXPERIMENT_DATA, Roster, load_kit_roster
+from gossamer.runs.checkpoint import checkpoint_paths
+from gossamer.runs.folder import EXPERIMENT, FINAL, RunFolder, read_lines
+from gossamer.simulation import prepare
+
+#: How far apart the same arithmetic may end, by the numbers that models are made of.
+SAME = {"float32": 1e-5, "float64": 1e-10}
 
 Line = Mapping[str, Any]
 
@@ -256,8 +263,10 @@ def _entries(line: Line, kind: str) -> list[tuple[int, int]]:
 class Agreement(NamedTuple):
     """What a replay of a network's runs found."""
 
-    #: The largest difference between what a peer ended with and what its trace gives.
-    difference: float
+    #: How far what each peer ended with is from what the traces give.
+    differences: dict[str, float]
+    #: How far that may be.
+    allowed: float
     rounds: int
     #: Letters that were needed and not waited for.
     missing: int
@@ -267,33 +276,100 @@ class Agreement(NamedTuple):
     worst_drift: float
     total_drift: float
 
+    @property
+    def others(self) -> list[str]:
+        """The peers that ended with another model than the traces give."""
+        return [name for name, difference in self.differences.items() if not difference <= self.allowed]
 
-def replay_kits(kits: Sequence[Kit], runs: Sequence[Path], data_dir: Path | None = None) -> Agreement:
-    """Replay the runs of all peers of a network, and compare with what they ended with."""
-    from gossamer.simulation import prepare
 
-    roster = kits[0].roster
-    training = prepare(roster.experiment, data_dir).training
-    traces = [Journal(run).lines for run in runs]
-    ends = [Journal(run).last(roster.digest) for run in runs]
-    for kit, end in zip(kits, ends, strict=True):
-        if end is None or end[0] < training.rounds:
-            done = 0 if end is None else end[0]
-            raise GossamerError(f"{kit.name}: has done {done} of {training.rounds} rounds; a replay needs whole runs")
+def replay_kits(kits: Path, runs: Path | None = None, data_dir: Path | None = None) -> Agreement:
+    """Replay what all peers of a network did, and compare with the models that they ended with. Writes nothing.
+
+    The run of a peer is KITS/NAME/run or, if `runs` is given, RUNS/NAME.
+    """
+    roster = _roster_of(kits)
+    experiment = roster.experiment
+    places = {name: runs / name if runs else kits / name / "run" for name in roster.names}
+    _check_whole(kits, places, experiment.rounds)
+    traces, states = zip(*(_read(place, roster) for place in places.values()), strict=True)
+    training = prepare(experiment, data_dir).training
     moved: dict[int, float] = {}
-    vectors = replay(training, traces, moved)
-    method: Any = training.method
-    prefix = "state/"
-    states = [{n.removeprefix(prefix): v for n, v in end[1].items() if n.startswith(prefix)} for end in ends if end]
-    found = torch.stack([method.model(state) for state in states])
-    hears = training.network
+    vectors = replay(training, traces, moved).cpu()
+    differences = {
+        name: _difference(training, vector, place, state)
+        for vector, (name, place), state in zip(vectors, places.items(), states, strict=True)
+    }
     missing = sum(
-        int(hears.hears(max(line["step"], 0))[number]) - len(line["heard"])
+        int(training.network.hears(max(line["step"], 0))[number]) - len(line["heard"])
         for number, lines in enumerate(traces)
         for line in lines
         if "heard" in line
     )
     skipped = sum(line["skip"][1] - line["skip"][0] for lines in traces for line in lines if "skip" in line)
     drifts = list(moved.values()) or [0.0]
-    difference = float((found - vectors).abs().max())
-    return Agreement(difference, training.rounds, missing, skipped, max(drifts), sum(drifts))
+    return Agreement(differences, SAME[experiment.dtype], experiment.rounds, missing, skipped, max(drifts), sum(drifts))
+
+
+def _roster_of(kits: Path) -> Roster:
+    """The network of some kits, if its samples are known here. Certificates may have expired since it ran."""
+    found = [load_kit_roster(folder / NETWORK) for folder in kits_in(kits)]
+    if not found:
+        raise KitError(f"{kits}: there are no kits in it; name the folder that 'gossamer network create' wrote")
+    if own := [name for roster, name in found if roster.member(name).data != EXPERIMENT_DATA]:
+        raise KitError(
+            f"{kits}: samples of their own, by the kits: {', '.join(own)}. A replay has only those of the "
+            f'experiment\'s data set, so it needs peers with data = "{EXPERIMENT_DATA}"'
+        )
+    return found[0][0]
+
+
+def _check_whole(kits: Path, places: Mapping[str, Path], rounds: int) -> None:
+    """Refuse what is no finished run, with all peers that have none."""
+    if absent := [f"{name} ({place})" for name, place in places.items() if not (place / EXPERIMENT).is_file()]:
+        raise GossamerError(
+            f"{kits}: a replay needs the run of every peer, and there is none of {', '.join(absent)}. Copy each run "
+            "folder to that place, or name the folder that has them all, each as FOLDER/NAME, with --runs FOLDER"
+        )
+    done = {name: read_lines(RunFolder(place).metrics)[-1:] for name, place in places.items()}
+    if early := [
+        f"{name} ({done[name][0]['round'] if done[name] else 0} of {rounds} rounds)"
+        for name, place in places.items()
+        if not RunFolder(place).finished
+    ]:
+        raise GossamerError(
+            f"{kits}: a replay needs finished runs, and these are not: {', '.join(early)}. A peer that is started "
+            "again, with 'gossamer peer', goes on where it was"
+        )
+
+
+def _read(run: Path, roster: Roster) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
+    """The trace of a finished run, and the state after its last round."""
+    trace, checkpoints = run / "trace.jsonl", RunFolder(run).checkpoints
+    try:
+        # Looked at before it is opened: a journal mends its trace and makes its folder, and this is not to write.
+        if not trace.read_bytes().endswith(b"\n") or not checkpoint_paths(checkpoints):
+            raise ValueError
+        journal = Journal(run)
+        last = journal.last(roster.digest)
+        if last is None or last[0] != roster.experiment.rounds:
+            raise ValueError
+        if not all(isinstance(line, dict) and line.keys() & {"step", "skip"} for line in journal.lines):
+            raise ValueError
+    except (OSError, ValueError):
+        raise RunFolderError(
+            f"{run}: is not whole: {trace.name} or the last of {checkpoints.name}/ is missing or cut short; copy the "
+            "run anew"
+        ) from None
+    prefix = "state/"
+    return journal.lines, {n.removeprefix(prefix): value for n, value in last[1].items() if n.startswith(prefix)}
+
+
+def _difference(training: Training, replayed: Tensor, run: Path, state: Mapping[str, Tensor]) -> float:
+    """How far the model in a run, both as committed and as written at the end, is from the replayed one."""
+    method: Any = training.method
+    final = RunFolder(run).load_model(FINAL)
+    try:
+        written = torch.cat([final[name].reshape(-1) for name in training.model.names])
+        return float((torch.stack([method.model(dict(state)), written]) - replayed).abs().max())
+    except (KeyError, RuntimeError):  # a tensor that is not there, or of another size
+        raise RunFolderError(f"{run}: holds another model than the experiment's. Has own code changed since?") from None
