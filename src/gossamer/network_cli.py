@@ -18,12 +18,13 @@ from gossamer import terminal
 if TYPE_CHECKING:
     from gossamer.peers.check import Line
 
-#: Days before its end from which a certificate is shown in yellow.
+#: Days before its end from which a certificate is warned of.
 SOON = 30
 
 network = typer.Typer(help="Real peers: see a demo, make kits, check and watch a network.", no_args_is_help=True)
 
 Kits = Annotated[Path, typer.Argument(metavar="KITS", help="The folder that 'network create' wrote.")]
+Days = Annotated[int, typer.Option(help="Days that the certificates are valid.")]
 
 
 def peer(
@@ -187,7 +188,7 @@ def watch(
 def create(
     file: Annotated[Path, typer.Argument(metavar="NETWORK", help="A TOML file: the experiment and its peers.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The new folder to write the kits to.")] = Path("kits"),
-    days: Annotated[int, typer.Option(help="Days that the certificates are valid.")] = 365,
+    days: Days = 365,
 ) -> None:
     """Write one kit for every peer: its key, its certificate, and the network file."""
     from gossamer.peers.data import rehearse
@@ -230,6 +231,8 @@ def check(
     for line in lines:  # below the table, where a command to copy stays whole
         if line.kit_problem:
             terminal.out.print(f"[red]{escape(line.name)}[/]: {escape(line.kit_problem)}", soft_wrap=True)
+    for name, words in certificate_notes(lines, folder):
+        terminal.out.print(f"[yellow]{escape(name)}[/]: {escape(words)}", soft_wrap=True)
     if any(line.kit_problem for line in lines):
         raise typer.Exit(2)
     if any(line.network_problem for line in lines):
@@ -239,21 +242,71 @@ def check(
 @network.command()
 def revoke(
     kits: Kits,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The peer whose certificate is no longer good.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The peer whose certificates are no longer good.")],
 ) -> None:
-    """Take a peer's certificate back, and tell every kit that is there."""
+    """Take back every certificate that a peer has been given so far, and tell every kit that is there.
+
+    For a key that somebody else may have. The peer itself takes part again with a new one: see 'network renew'.
+    """
     from gossamer.peers.certificates import CRL
     from gossamer.peers.kit import revoke as take_back
 
     told = take_back(kits, name)
     terminal.out.print(
-        f"certificate of [bold]{escape(name)}[/] revoked; the list is in {len(told)} kits", soft_wrap=True
+        f"certificates of [bold]{escape(name)}[/] revoked; the list is in {len(told)} kits", soft_wrap=True
     )
     terminal.out.print(
         f"[dim]Peers whose kit is elsewhere need the new list: copy {escape(str(kits / 'authority' / CRL))} into each "
         "kit and restart its peer.[/]",
         soft_wrap=True,
     )
+
+
+@network.command()
+def renew(
+    kits: Kits,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="The peers; default: all of them.")
+    ] = None,
+    days: Days = 365,
+) -> None:
+    """Give peers a new key and certificate, in their kits, from the authority's folder.
+
+    A running peer uses them once it is restarted; its neighbours need not be. The old certificates stay valid until
+    they expire: to end one that is in wrong hands, 'network revoke' it first.
+    """
+    from gossamer.peers.certificates import CERTIFICATE, CRL, KEY, moment
+    from gossamer.peers.kit import renew as give_new
+
+    for name, until in give_new(kits, names or (), days).items():
+        terminal.out.print(f"[bold]{escape(name)}[/]: valid until {moment(until)}", soft_wrap=True)
+    terminal.out.print(
+        f"[dim]Where a kit is on another machine, copy {KEY}, {CERTIFICATE} and {CRL} there. Then restart the peer: a "
+        "running one keeps its old certificate, which stays valid until it expires unless it was revoked before.[/]",
+        soft_wrap=True,
+    )
+
+
+def certificate_notes(lines: list["Line"], folder: Path) -> list[tuple[str, str]]:
+    """Whose certificates need something done to them soon, and what."""
+    notes = []
+    if soon := [line.name for line in lines if (days := _days_left(line)) is not None and days < SOON]:
+        here = (folder / "authority").is_dir()
+        who = "New ones" if here else "New ones, from whoever has the authority's folder"
+        command = " ".join(("gossamer network renew", shlex.quote(str(folder)) if here else "KITS", *soon))
+        notes.append((", ".join(soon), f"less than {SOON} days left of the certificate. {who}:  {command}"))
+    for line in lines:
+        if line.outdated:
+            words = f"runs with an older certificate than its kit's ({line.shown_days_left} days left): restart it"
+            notes.append((line.name, words))
+    return notes
+
+
+def _days_left(line: "Line") -> int | None:
+    """Of a peer's certificate: the one in its kit or, where that is elsewhere, the one that it answers with."""
+    if line.kit_problem:
+        return None
+    return line.shown_days_left if line.days_left is None else line.days_left
 
 
 def check_table(lines: list["Line"]) -> Table:
@@ -268,9 +321,8 @@ def check_table(lines: list["Line"]) -> Table:
         there = line.days_left is not None or line.kit_problem
         kit = "[red]not fit[/]" if line.kit_problem else "[green]good[/]" if there else "not here"
         certificate = "–"
-        if line.days_left is not None and not line.kit_problem:
-            colour = "yellow" if line.days_left < SOON else "green"
-            certificate = f"[{colour}]{line.days_left} days left[/]"
+        if (days := _days_left(line)) is not None:
+            certificate = f"[{'yellow' if days < SOON else 'green'}]{days} days left[/]"
         shown.add_row(escape(line.name), escape(line.address or "–"), kit, certificate, _network_cell(line))
     return shown
 

@@ -1,5 +1,6 @@
 """`gossamer network`: kits are made, checked and taken back, runs are replayed; mistakes are told in one message."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -34,7 +35,7 @@ def network_file(place: Path) -> Path:
     return place / "network.toml"
 
 
-def test_create_check_revoke(gossamer: Command, place: Path) -> None:
+def test_create_check_revoke_renew(gossamer: Command, place: Path) -> None:
     made = gossamer("network", "create", "network.toml", "--out", "my kits", "--days", "10")
     assert made.code == 0, made.text
     assert "3 kits for experiment" in made.out
@@ -56,6 +57,19 @@ def test_create_check_revoke(gossamer: Command, place: Path) -> None:
     assert checked.code == 2
     assert "certificate of 'bob' revoked since" in checked.out
 
+    renewed = gossamer("network", "renew", "my kits", "bob", "--days", "40")
+    assert renewed.code == 0, renewed.text
+    assert re.match(r"bob: valid until 20\d\d-\d\d-\d\d \d\d:\d\d UTC\n", renewed.out)
+    assert "restart the peer" in renewed.out
+    checked = gossamer("network", "check", "my kits")
+    assert checked.code == 1
+    assert "39 days left" in checked.out
+    assert "alice, carol: less than 30 days left" in checked.out
+    assert "gossamer network renew 'my kits' alice carol" in checked.out
+    assert "gossamer network renew KITS alice" in gossamer("network", "check", "my kits/alice").out
+    assert gossamer("network", "renew", "my kits").out.count(": valid until ") == 3
+    assert "less than" not in gossamer("network", "check", "my kits").out
+
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
@@ -68,6 +82,8 @@ def test_create_check_revoke(gossamer: Command, place: Path) -> None:
         (("check", "network.toml"), ("network.toml: is a file; name a kit",)),
         (("check", "."), ("there are no kits in it",)),
         (("revoke", ".", "alice"), ("has no authority/key.pem",)),
+        (("renew", "."), ("has no authority/key.pem; name the folder that 'gossamer network create' wrote",)),
+        (("renew", "nowhere", "alice"), ("has no authority/key.pem",)),
         (("replay", "."), ("there are no kits in it; name the folder that 'gossamer network create' wrote",)),
         (("replay", "nowhere"), ("nowhere: cannot be read: No such file",)),
     ],
@@ -110,6 +126,24 @@ def ended(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     )  # fmt: skip
     run_together(make_peers(make_kits(folder, experiment)))
     return request.param, folder / "kits"
+
+
+def test_a_network_runs_with_certificates_old_and_new(gossamer: Command, place: Path) -> None:
+    """One was revoked and renewed, one was renewed, one still has its first."""
+    experiment = Experiment(clients=3, rounds=1, model="softmax", local_steps=1)
+    folders = make_kits(place, experiment)
+    assert gossamer("network", "revoke", "kits", "p1").code == 0
+    assert gossamer("network", "renew", "kits", "p1", "p2").code == 0
+    run_together(make_peers(folders))
+    assert all((folder / "run/final.safetensors").exists() for folder in folders)
+
+
+def test_renewing_is_refused_as_a_whole(gossamer: Command, refused: Refused, place: Path) -> None:
+    gossamer("network", "create", "network.toml")
+    refused("network", "renew", "kits", "alice", "bo", says=("no certificate of a peer 'bo'", "did you mean 'bob'"))
+    refused("network", "renew", "kits", "--days", 0, says=("days: a certificate is valid for 1 to 3650 days (got 0)",))
+    shutil.rmtree(place / "kits/carol")
+    refused("network", "renew", "kits", says=("kits/carol: is not there",))
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from gossamer.peers.certificates import (
     check_certificate,
     check_key,
     identity,
+    is_newer,
     read_certificate,
     valid_until,
 )
@@ -57,6 +58,13 @@ def test_clocks_may_be_a_day_off_but_not_more() -> None:
     check_certificate(ALICE.certificate, ROOT, CRL, "alice", NOW + 364 * DAY)
     with pytest.raises(CertificateError, match=r"certificate expired since 20\d\d-"):
         check_certificate(ALICE.certificate, ROOT, CRL, "alice", NOW + 366 * DAY)
+
+
+def test_which_of_two_is_newer() -> None:
+    later = AUTHORITY.issue("alice", "10.0.0.1", 9, not_before=NOW).certificate
+    assert is_newer(later, ALICE.certificate)
+    assert not is_newer(ALICE.certificate, later)
+    assert not is_newer(later, later)
 
 
 def test_an_old_authority() -> None:

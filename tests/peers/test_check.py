@@ -16,7 +16,7 @@ from gossamer.experiment import Experiment
 from gossamer.peers import check as check_module
 from gossamer.peers.certificates import Authority, server_name
 from gossamer.peers.check import Hello, check_network, disagreement, probe
-from gossamer.peers.kit import KitError, open_kit, revoke, write_kits
+from gossamer.peers.kit import KitError, open_kit, renew, revoke, write_kits
 from gossamer.peers.roster import Member, Roster
 
 NAMES = ("alice", "bob", "carol")
@@ -110,6 +110,19 @@ def test_a_peer_that_is_there(kits: Path, serve: Callable[..., Peer], monkeypatc
     assert all(line.kit_problem is None and line.days_left == 364 for line in lines.values())
     alone = {line.name: line for line in check_network(kits / "alice")}
     assert (alone["alice"].days_left, alone["bob"].days_left) == (364, None)
+
+
+def test_a_peer_that_was_not_restarted_since_its_kit_was_renewed(kits: Path, serve: Callable[..., Peer]) -> None:
+    serve(kits / "bob", port(kits, "bob"))
+    serve(kits / "carol", port(kits, "carol"))
+
+    def seen(folder: Path) -> list[tuple[int | None, int | None, bool]]:
+        return [(line.days_left, line.shown_days_left, line.outdated) for line in check_network(folder)]
+
+    assert seen(kits) == [(364, None, False), (364, 364, False), (364, 364, False)]
+    renew(kits, ["alice", "bob"], days=20)
+    assert seen(kits) == [(19, None, False), (19, 364, True), (364, 364, False)]
+    assert seen(kits / "alice") == [(19, None, False), (None, 364, False), (None, 364, False)]
 
 
 def test_one_who_has_the_certificate_and_is_no_peer(kits: Path, serve: Callable[..., Peer]) -> None:

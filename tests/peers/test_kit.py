@@ -5,15 +5,17 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from gossamer.errors import GossamerError
 from gossamer.experiment import Experiment
+from gossamer.peers import certificates as certificates_module
 from gossamer.peers import kit as kits_module
-from gossamer.peers.certificates import Authority
-from gossamer.peers.kit import KitError, kits_in, open_kit, revoke, write_kits
+from gossamer.peers.certificates import Authority, CertificateError, check_certificate, valid_until
+from gossamer.peers.kit import KitError, kits_in, open_kit, renew, revoke, write_kits
 from gossamer.peers.roster import Member, Roster
 
 NAMES = ("alice", "bob", "carol")
@@ -45,6 +47,14 @@ def open_umask() -> Iterator[None]:
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
+
+
+def all_in(folder: Path) -> dict[Path, bytes | None]:
+    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def changed(before: dict[Path, bytes | None], after: dict[Path, bytes | None]) -> set[str]:
+    return {f"{path.parent.name}/{path.name}" for path in after if after[path] != before.get(path)}
 
 
 def test_every_peer_opens_its_kit(written: Path) -> None:
@@ -179,8 +189,6 @@ def reissued(first_day: int, days: int) -> Callable[[Path], None]:
     """A certificate of the right authority for another time."""
 
     def swap(kit: Path) -> None:
-        from datetime import UTC, datetime, timedelta
-
         authority = Authority.load(kit.parent / "authority")
         start = datetime.now(UTC) + timedelta(days=first_day)
         key, certificate = authority.issue("alice", "127.0.0.1", days, not_before=start)
@@ -282,3 +290,138 @@ def test_revoking_who_is_not_there(kits: Path) -> None:
         revoke(kits, "../alice")
     with pytest.raises(KitError, match=r"has no authority/key.pem"):
         revoke(kits / "alice", "alice")
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_renewing_gives_new_keys_as_private_as_the_first(kits: Path) -> None:
+    before = {name: open_kit(kits / name) for name in NAMES}
+    until = renew(kits, days=20)
+    assert list(until) == list(NAMES)
+    for name, old in before.items():
+        new = open_kit(kits / name)
+        assert new.key != old.key
+        assert until[name] == valid_until(new.certificate) < valid_until(old.certificate)
+        check_certificate(old.certificate, new.authority, new.crl, name)  # as good as before
+        assert {path.name: mode(path) for path in (kits / name).iterdir()} == {
+            file: 0o600 if file == "key.pem" else 0o644 for file in FILES
+        }
+
+
+def test_renewing_some_leaves_the_others(kits: Path) -> None:
+    before = all_in(kits)
+    assert list(renew(kits, ["carol", "bob", "carol"])) == ["carol", "bob"]
+    new = {path for path in changed(before, all_in(kits)) if not path.startswith("issued")}
+    assert new == {f"{name}/{file}" for name in ("bob", "carol") for file in ("key.pem", "certificate.pem")}
+    assert len(list((kits / "authority" / "issued").iterdir())) == 5
+    shutil.rmtree(kits / "alice")  # given away, so it is not among those to be renewed here
+    renew(kits, ["bob"])
+
+
+def test_who_was_revoked_comes_back_and_the_thief_does_not(kits: Path) -> None:
+    shutil.copytree(kits / "bob", kits.parent / "stolen")
+    stolen = open_kit(kits.parent / "stolen")
+    revoke(kits, "bob")
+    shutil.copy(kits.parent / "stolen" / "crl.pem", kits / "bob")  # his kit was elsewhere then
+    renew(kits, ["bob"])
+    bob, alice = open_kit(kits / "bob"), open_kit(kits / "alice")
+    check_certificate(bob.certificate, alice.authority, alice.crl, "bob")
+    for kit in (alice, bob):
+        with pytest.raises(CertificateError, match="'bob' revoked since"):
+            check_certificate(stolen.certificate, kit.authority, kit.crl, "bob")
+
+
+def test_revoking_takes_back_whatever_was_given_out(kits: Path) -> None:
+    given = [open_kit(kits / "bob").certificate]
+    for _ in range(2):
+        renew(kits, ["bob"])
+        given.append(open_kit(kits / "bob").certificate)
+    revoke(kits, "bob")
+    alice = open_kit(kits / "alice")
+    for certificate in given:
+        with pytest.raises(CertificateError, match="'bob' revoked since"):
+            check_certificate(certificate, alice.authority, alice.crl, "bob")
+    renew(kits, ["bob"])
+    open_kit(kits / "bob")
+    (given_out, *_) = (kits / "authority" / "issued").glob("bob.*.pem")
+    given_out.write_text("nonsense")
+    with pytest.raises(KitError, match=rf"{given_out}: certificate: unreadable"):
+        revoke(kits, "bob")
+
+
+def test_a_lost_or_broken_key_is_no_reason_not_to_renew(kits: Path) -> None:
+    (kits / "alice" / "key.pem").unlink()
+    (kits / "bob" / "certificate.pem").write_text("nonsense")
+    renew(kits)
+    for name in NAMES:
+        open_kit(kits / name)
+
+
+def another_kit(kits: Path) -> None:
+    write_kits(ROSTER, kits.parent / "other")
+    shutil.rmtree(kits / "bob")
+    shutil.copytree(kits.parent / "other" / "bob", kits / "bob")
+
+
+@pytest.mark.parametrize(
+    ("damage", "names", "says"),
+    [
+        (lambda kits: None, ["alic"], "no certificate of a peer 'alic': did you mean 'alice'"),
+        (lambda kits: None, ["alice", "../bob"], r"no certificate of a peer '\.\./bob'"),
+        (lambda kits: (kits / "authority/key.pem").unlink(), [], "has no authority/key.pem; .*create it anew"),
+        (lambda kits: shutil.rmtree(kits / "authority"), ["alice"], "has no authority/key.pem"),
+        (lambda kits: (kits / "authority/crl.pem").unlink(), [], "crl.pem: cannot be read"),
+        (lambda kits: shutil.rmtree(kits / "authority/issued"), [], "issued: has none of the certificates"),
+        (lambda kits: shutil.rmtree(kits / "bob"), [], "kits/bob: is not there.*name the peers whose kits are there"),
+        (lambda kits: shutil.rmtree(kits / "bob"), ["alice", "bob"], "kits/bob: is not there"),
+        (lambda kits: (kits / "bob/network.toml").unlink(), [], "bob/network.toml: cannot be read: No such file"),
+        (lambda kits: (kits / "bob/authority.pem").unlink(), [], "bob/authority.pem: cannot be read: No such file"),
+        (lambda kits: shutil.copy(kits / "alice/network.toml", kits / "bob"), [], "kits/bob: is the kit of 'alice'"),
+        (another_kit, [], "kits/bob: is of another network than .*kits/authority"),
+    ],
+)
+def test_what_cannot_be_renewed(kits: Path, damage: Callable[[Path], None], names: list[str], says: str) -> None:
+    damage(kits)
+    before = all_in(kits)
+    with pytest.raises(GossamerError, match=says) as error:
+        renew(kits, names)
+    assert error.value.exit_code == 2
+    assert all_in(kits) == before
+
+
+def test_renewing_for_no_days_or_with_an_authority_that_has_ended(kits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = all_in(kits)
+    with pytest.raises(GossamerError, match=r"days: .*got 0"):
+        renew(kits, days=0)
+    now = certificates_module._now()
+    monkeypatch.setattr(certificates_module, "_now", lambda: now + timedelta(days=4000))
+    with pytest.raises(CertificateError, match=r"authority's certificate expired since .*'gossamer network create'"):
+        renew(kits)
+    assert all_in(kits) == before
+
+
+@pytest.mark.parametrize("failure", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt()], ids=["full", "stopped"])
+@pytest.mark.parametrize("what", ["fsync", "replace"])
+@pytest.mark.parametrize("at", [1, 3, 6, 8])
+def test_a_renewal_that_fails_changes_nothing(
+    kits: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException, what: str, at: int
+) -> None:
+    """Of two peers: two certificates for the authority to know, then three files for each kit."""
+    before, count = all_in(kits), 0
+    holder = {"fsync": os, "replace": Path}[what]
+    plain = getattr(holder, what)
+
+    def fails(*arguments: object) -> object:
+        nonlocal count
+        count += 1
+        if count == at:
+            raise failure
+        return plain(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(holder, what, fails)
+        with pytest.raises((KitError, KeyboardInterrupt), match=r"Nothing was changed|^$"):
+            renew(kits, ["alice", "bob"])
+    assert all_in(kits) == before
+    assert mode(kits / "alice" / "key.pem") == 0o600
+    renew(kits)
+    open_kit(kits / "bob")

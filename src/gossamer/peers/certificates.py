@@ -90,8 +90,13 @@ class Authority:
         """A key and a certificate for the peer `name` at `host`, valid for so many days from now."""
         if not 1 <= days <= MOST_DAYS:
             raise CertificateError(f"days: a certificate is valid for 1 to {MOST_DAYS} days (got {days})")
+        if (last := self.certificate.not_valid_after_utc) <= _now():
+            raise CertificateError(
+                f"the authority's certificate expired since {moment(last)}, so it can give out no others; a new one "
+                "comes from 'gossamer network create'"
+            )
         key, start = ec.generate_private_key(ec.SECP256R1()), not_before or _now() - EARLY
-        end = min((start if not_before else _now()) + days * DAY, self.certificate.not_valid_after_utc)
+        end = min((start if not_before else _now()) + days * DAY, last)
         signer = self.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
         certificate = (
             x509.CertificateBuilder()
@@ -135,20 +140,23 @@ def check_certificate(
     found, signer = read_certificate(certificate), read_certificate(authority, "the authority's certificate")
     if not _signed_by(found, signer):
         raise CertificateError("certificate signed by somebody else than this network's authority")
-    for one, what in ((found, "certificate"), (signer, "the authority's certificate")):
+    for one, what, command in ((found, "certificate", "renew"), (signer, "the authority's certificate", "create")):
         if now < one.not_valid_before_utc:
             raise CertificateError(
-                f"{what} not valid before {_moment(one.not_valid_before_utc)} (here it is {_moment(now)}: is the clock "
+                f"{what} not valid before {moment(one.not_valid_before_utc)} (here it is {moment(now)}: is the clock "
                 "right?)"
             )
         if now > one.not_valid_after_utc:
-            raise CertificateError(f"{what} expired since {_moment(one.not_valid_after_utc)} (now {_moment(now)})")
+            raise CertificateError(
+                f"{what} expired since {moment(one.not_valid_after_utc)} (now {moment(now)}); a new one comes from "
+                f"'gossamer network {command}'"
+            )
     if (given := identity(certificate)) != name:
         raise CertificateError(f"certificate is of '{given}', not of '{name}'")
     if crl is not None:
         entry = read_crl(crl, signer).get_revoked_certificate_by_serial_number(found.serial_number)
         if entry is not None:
-            raise CertificateError(f"certificate of '{name}' revoked since {_moment(entry.revocation_date_utc)}")
+            raise CertificateError(f"certificate of '{name}' revoked since {moment(entry.revocation_date_utc)}")
 
 
 def identity(certificate: bytes) -> str:
@@ -172,6 +180,17 @@ def server_name(name: str) -> str:
 def valid_until(certificate: bytes) -> datetime:
     """When a certificate (PEM) expires."""
     return read_certificate(certificate).not_valid_after_utc
+
+
+def is_newer(certificate: bytes, other: bytes) -> bool:
+    """Whether a certificate (PEM) was given out after another one; of two from the same second, each was."""
+    one, two = read_certificate(certificate), read_certificate(other)
+    return one != two and one.not_valid_before_utc >= two.not_valid_before_utc
+
+
+def moment(when: datetime) -> str:
+    """A time as messages tell it."""
+    return f"{when:%Y-%m-%d %H:%M} UTC"
 
 
 def check_key(key: bytes, certificate: bytes, where: str = "key") -> None:
@@ -283,10 +302,6 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 def _now() -> datetime:
     return datetime.now(UTC).replace(microsecond=0)
-
-
-def _moment(when: datetime) -> str:
-    return f"{when:%Y-%m-%d %H:%M} UTC"
 
 
 def _first_line(error: Exception) -> str:

@@ -22,6 +22,7 @@ from gossamer.peers.certificates import (
     KEY,
     CertificateError,
     check_certificate,
+    is_newer,
     server_name,
     valid_until,
 )
@@ -63,6 +64,16 @@ class Line(NamedTuple):
     #: Of the running peer.
     network_problem: str | None
     hello: Hello | None
+    #: Of the certificate that it answers with: the days left, and whether its kit has a newer one.
+    shown_days_left: int | None = None
+    outdated: bool = False
+
+
+class Met(NamedTuple):
+    """How a connection went: what was in the way, and the certificate (PEM) of the other end."""
+
+    problem: str | None
+    shown: bytes | None = None
 
 
 def ask(kit: Kit, member: Member) -> Hello:
@@ -127,15 +138,23 @@ def _without_place(name: str, folders: Sequence[Path], error: GossamerError) -> 
 
 def _line(member: Member, kits: Sequence[Kit], asking: Kit) -> Line:
     own = next((kit for kit in kits if kit.name == member.name), None)
-    days = (valid_until(own.certificate) - datetime.now(UTC)).days if own else None
-    problem, hello = probe(asking, member), None
+    days = _days_left(own.certificate) if own else None
+    (problem, shown), hello = meet(asking, member), None
     if problem is None:
         try:
             hello = ask(asking, member)
             problem = disagreement(asking, hello)
         except GossamerError as error:
             problem = str(error)
-    return Line(member.name, member.address, None, days, problem, hello)
+    return Line(
+        member.name, member.address, None, days, problem, hello,
+        shown_days_left=_days_left(shown) if shown else None,
+        outdated=bool(own and shown and is_newer(own.certificate, shown)),
+    )  # fmt: skip
+
+
+def _days_left(certificate: bytes) -> int:
+    return (valid_until(certificate) - datetime.now(UTC)).days
 
 
 def disagreement(kit: Kit, hello: Hello) -> str | None:
@@ -149,20 +168,25 @@ def disagreement(kit: Kit, hello: Hello) -> str | None:
 
 def probe(kit: Kit, member: Member, patience: float = PATIENCE) -> str | None:
     """Connect to a peer as another peer would; gives what is in the way, None if nothing is."""
+    return meet(kit, member, patience).problem
+
+
+def meet(kit: Kit, member: Member, patience: float = PATIENCE) -> Met:
+    """Connect to a peer as another peer would."""
     try:
         with socket.create_connection((member.host, member.port), patience) as plain:
             return _greet(kit, member, plain)
     except TimeoutError:
-        return f"timed out: no answer within {patience:g} s"
+        return Met(f"timed out: no answer within {patience:g} s")
     except ConnectionRefusedError:
-        return "refused: nobody listens there"
+        return Met("refused: nobody listens there")
     except socket.gaierror as error:
-        return f"no such host ({error.strerror})"
+        return Met(f"no such host ({error.strerror})")
     except OSError as error:
-        return f"not reachable: {error.strerror or error}"
+        return Met(f"not reachable: {error.strerror or error}")
 
 
-def _greet(kit: Kit, member: Member, plain: socket.socket) -> str | None:
+def _greet(kit: Kit, member: Member, plain: socket.socket) -> Met:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_verify_locations(cadata=kit.authority.decode())
@@ -170,22 +194,24 @@ def _greet(kit: Kit, member: Member, plain: socket.socket) -> str | None:
     context.set_alpn_protocols(["h2"])
     try:
         with context.wrap_socket(plain, server_hostname=server_name(member.name)) as secure:
-            shown = secure.getpeercert(binary_form=True)
-            assert shown is not None  # the context demands one
+            encoded = secure.getpeercert(binary_form=True)
+            assert encoded is not None  # the context demands one
+            shown = ssl.DER_cert_to_PEM_cert(encoded).encode()
             # OpenSSL has checked it; once more for our list of revoked ones.
-            check_certificate(ssl.DER_cert_to_PEM_cert(shown).encode(), kit.authority, kit.crl, member.name)
+            check_certificate(shown, kit.authority, kit.crl, member.name)
             # What is wrong with our certificate comes only now: with TLS 1.3 the handshake ends before it is looked at.
-            return None if secure.recv(1) else "it closed the connection: not a Gossamer peer, or it refuses this kit"
+            closed = None if secure.recv(1) else "it closed the connection: not a Gossamer peer, or it refuses this kit"
+            return Met(closed, shown)
     except CertificateError as error:
-        return str(error)
+        return Met(str(error))
     except ssl.SSLCertVerificationError as error:
-        return _certificate_problem(error, member)
+        return Met(_certificate_problem(error, member))
     except TimeoutError:
-        return "timed out: it took the connection and says nothing; is it frozen, or no Gossamer peer?"
+        return Met("timed out: it took the connection and says nothing; is it frozen, or no Gossamer peer?")
     except ssl.SSLError as error:
         reason = error.reason or str(error)
         said = next((words for alert, words in ALERTS.items() if alert in reason), None)
-        return said or f"no TLS as expected ({reason.lower().replace('_', ' ')}); is it a Gossamer peer?"
+        return Met(said or f"no TLS as expected ({reason.lower().replace('_', ' ')}); is it a Gossamer peer?")
 
 
 def _certificate_problem(error: ssl.SSLCertVerificationError, member: Member) -> str:
