@@ -18,7 +18,7 @@ from gossamer.engines import Training
 from gossamer.engines.isolated import Client
 from gossamer.errors import DataError, GossamerError
 from gossamer.experiment import Experiment
-from gossamer.peers.data import SCALINGS, Described, own_samples, peer_training, rehearse
+from gossamer.peers.data import Described, _known, own_samples, peer_training, rehearse
 from gossamer.peers.kit import Kit
 from gossamer.peers.roster import Member, Roster
 from gossamer.simulation import prepare
@@ -274,7 +274,7 @@ def test_methods_that_need_equal_steps(tmp_path: Path) -> None:
     assert peer_training(kit_of(tmp_path, **about, local_steps=2)).batches.steps.tolist() == [2, 0, 0]
 
 
-def test_scalings_are_those_of_the_data_sets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_our_data_sets_are_known_without_their_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from gossamer.data import Samples
 
     def images(*_: object, classes: int, **__: object) -> Samples:
@@ -287,9 +287,11 @@ def test_scalings_are_those_of_the_data_sets(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr(catalog_module, "obtain", files)
     monkeypatch.setattr(catalog_module, "read_images", images)
     monkeypatch.setattr(catalog_module, "read_cifar", images)
-    assert set(SCALINGS) == set(DATASETS.values())
-    for kind, scaling in SCALINGS.items():
-        assert kind().load(tmp_path).scaling == scaling
+    for dataset in [*(kind() for kind in DATASETS.values()), DATASETS.build({"name": "cifar10", "augment": False})]:
+        loaded = dataset.load(tmp_path)
+        assert _known(dataset) == (
+            loaded.name, loaded.shape, loaded.classes, loaded.scaling, loaded.augmentation
+        )  # fmt: skip
 
 
 def test_a_rehearsal_finds_what_every_peer_would(tmp_path: Path) -> None:

@@ -151,6 +151,7 @@ class Digits:
 
     shape: ClassVar[tuple[int, ...]] = (1, 8, 8)
     classes: ClassVar[int] = 10
+    scaling: ClassVar[Scaling] = Scaling(scale=16.0)
 
     def load(self, directory: Path, progress: bool | None = None) -> Dataset:  # nothing to read there
         table = _packaged_digits()
@@ -166,7 +167,7 @@ class Digits:
                 test=Samples(pixels[tested], labels[tested]),
                 classes=self.classes,
                 shape=self.shape,
-                scaling=Scaling(scale=16.0),
+                scaling=self.scaling,
             ),
             self.train_samples,
         )
@@ -180,10 +181,10 @@ class Mnist:
 
     shape: ClassVar[tuple[int, ...]] = (1, 28, 28)
     classes: ClassVar[int] = 10
+    scaling: ClassVar[Scaling] = Scaling(mean=(0.1307,), std=(0.3081,))
 
     def load(self, directory: Path, progress: bool | None = None) -> Dataset:
-        scaling = Scaling(mean=(0.1307,), std=(0.3081,))
-        return _shortened(_load_idx(MNIST, directory, scaling, progress), self.train_samples)
+        return _shortened(_load_idx(MNIST, directory, self.scaling, progress), self.train_samples)
 
 
 @part
@@ -194,9 +195,10 @@ class FashionMnist:
 
     shape: ClassVar[tuple[int, ...]] = (1, 28, 28)
     classes: ClassVar[int] = 10
+    scaling: ClassVar[Scaling] = Scaling()
 
     def load(self, directory: Path, progress: bool | None = None) -> Dataset:
-        return _shortened(_load_idx(FASHION_MNIST, directory, Scaling(), progress), self.train_samples)
+        return _shortened(_load_idx(FASHION_MNIST, directory, self.scaling, progress), self.train_samples)
 
 
 @part
@@ -209,6 +211,12 @@ class Cifar10:
 
     shape: ClassVar[tuple[int, ...]] = (3, 32, 32)
     classes: ClassVar[int] = 10
+    scaling: ClassVar[Scaling] = Scaling(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616))
+
+    @property
+    def augmentation(self) -> Augmentation | None:
+        """What happens to training images."""
+        return Augmentation(rule=self.rule) if self.augment else None
 
     def load(self, directory: Path, progress: bool | None = None) -> Dataset:
         *train, test = obtain(CIFAR10, directory, progress)
@@ -219,8 +227,8 @@ class Cifar10:
                 test=read_cifar([test], classes=10),
                 classes=self.classes,
                 shape=self.shape,
-                scaling=Scaling(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)),
-                augmentation=Augmentation(rule=self.rule) if self.augment else None,
+                scaling=self.scaling,
+                augmentation=self.augmentation,
             ),
             self.train_samples,
         )
@@ -236,6 +244,12 @@ class Cifar100:
 
     shape: ClassVar[tuple[int, ...]] = (3, 32, 32)
     classes: ClassVar[int] = 100
+    scaling: ClassVar[Scaling] = Scaling(mean=(0.5071, 0.4865, 0.4409), std=(0.2673, 0.2564, 0.2762))
+
+    @property
+    def augmentation(self) -> Augmentation | None:
+        """What happens to training images."""
+        return Augmentation(rule=self.rule) if self.augment else None
 
     def load(self, directory: Path, progress: bool | None = None) -> Dataset:
         train, test = obtain(CIFAR100, directory, progress)
@@ -246,8 +260,8 @@ class Cifar100:
                 test=read_cifar([test], classes=100, label_bytes=2),
                 classes=self.classes,
                 shape=self.shape,
-                scaling=Scaling(mean=(0.5071, 0.4865, 0.4409), std=(0.2673, 0.2564, 0.2762)),
-                augmentation=Augmentation(rule=self.rule) if self.augment else None,
+                scaling=self.scaling,
+                augmentation=self.augmentation,
             ),
             self.train_samples,
         )

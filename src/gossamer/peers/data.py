@@ -39,7 +39,6 @@ from gossamer.data import (
     data_directory,
     per_client,
 )
-from gossamer.data.catalog import Cifar10, Cifar100, Digits, FashionMnist, Mnist
 from gossamer.data.formats import read_images
 from gossamer.engines.client import Training
 from gossamer.engines.isolated import own_samples_only
@@ -52,14 +51,6 @@ from gossamer.peers.roster import EXPERIMENT_DATA
 from gossamer.randomness import Purpose, generator
 from gossamer.simulation import prepare
 
-#: How our own data sets scale their pixels, for those who do not have the files. A test holds it to what they load.
-SCALINGS: dict[type, Scaling] = {
-    Digits: Scaling(scale=16.0),
-    Mnist: Scaling(mean=(0.1307,), std=(0.3081,)),
-    FashionMnist: Scaling(),
-    Cifar10: Scaling(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)),
-    Cifar100: Scaling(mean=(0.5071, 0.4865, 0.4409), std=(0.2673, 0.2564, 0.2762)),
-}
 ARRAYS = ("x", "y", "x_test", "y_test")
 IDX_TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
 IDX_TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
@@ -170,11 +161,8 @@ def _known(dataset: Any) -> Description | None:
     if not isinstance(shape, tuple) or not isinstance(classes, int):
         return None
     kind = type(dataset)
-    if kind in SCALINGS:
-        augmentation = Augmentation(rule=dataset.rule) if getattr(dataset, "augment", False) else None
-        name = next(name for name, maker in DATASETS.items() if maker is kind)
-        return Description(name, shape, classes, SCALINGS[kind], augmentation)
-    name = getattr(dataset, "name", kind.__name__)
+    ours = next((name for name, maker in DATASETS.items() if maker is kind), None)
+    name = ours or getattr(dataset, "name", kind.__name__)
     scaling, augmentation = getattr(dataset, "scaling", Scaling()), getattr(dataset, "augmentation", None)
     return Description(str(name), shape, classes, scaling, augmentation)
 
