@@ -23,7 +23,7 @@ from gossamer.peers.kit import NETWORK, KitError, kits_in
 from gossamer.peers.roster import EXPERIMENT_DATA, Roster, load_kit_roster
 from gossamer.runs.checkpoint import checkpoint_paths
 from gossamer.runs.folder import EXPERIMENT, FINAL, RunFolder, read_lines
-from gossamer.simulation import prepare
+from gossamer.simulation import one_thread, prepare
 
 #: How far apart the same arithmetic may end, by the numbers that models are made of.
 SAME = {"float32": 1e-5, "float64": 1e-10}
@@ -294,7 +294,8 @@ def replay_kits(kits: Path, runs: Path | None = None, data_dir: Path | None = No
     traces, states = zip(*(_read(place, roster) for place in places.values()), strict=True)
     training = prepare(experiment, data_dir).training
     moved: dict[int, float] = {}
-    vectors = replay(training, traces, moved).cpu()
+    with one_thread():  # as peers compute, so that sums are in the same order
+        vectors = replay(training, traces, moved).cpu()
     differences = {
         name: _difference(training, vector, place, state)
         for vector, (name, place), state in zip(vectors, places.items(), states, strict=True)
