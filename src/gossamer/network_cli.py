@@ -66,7 +66,11 @@ def peer(
             kit, data=data, data_dir=data_dir, out=out, weather=as_weather(weather), watch=watch, metrics=metrics
         )
     except Stopped as stop:
-        again = f"gossamer peer {shlex.quote(str(kit))}"
+        options = {
+            "--data": data, "--out": out, "--data-dir": data_dir, "--weather": weather, "--metrics-port": metrics_port,
+        }  # fmt: skip
+        given = [word for option, value in options.items() if value is not None for word in (option, str(value))]
+        again = shlex.join(["gossamer", "peer", str(kit), *given])
         terminal.err.print(f"stopped after round {stop.round}. Go on with:  {escape(again)}", soft_wrap=True)
         sys.stderr.flush()
         leave(130)

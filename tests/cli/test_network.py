@@ -1,9 +1,12 @@
 """`gossamer network`: kits are made, checked and taken back, runs are replayed; mistakes are told in one message."""
 
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -136,6 +139,20 @@ def test_a_network_runs_with_certificates_old_and_new(gossamer: Command, place: 
     assert gossamer("network", "renew", "kits", "p1", "p2").code == 0
     run_together(make_peers(folders))
     assert all((folder / "run/final.safetensors").exists() for folder in folders)
+
+
+def test_a_stopped_peer_says_how_to_go_on(spawn: Command, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GOSSAMER_DATA")
+    make_kits(place, Experiment(clients=3, rounds=2, model="softmax"))
+    peer = spawn("peer", "kits/p0", "--data", "experiment", "--out", "my run")
+    log = place / "my run/log.jsonl"
+    until = time.monotonic() + 60
+    while time.monotonic() < until and peer.process.is_alive() and not (log.exists() and log.read_text()):
+        time.sleep(0.01)
+    os.kill(peer.process.pid, signal.SIGTERM)
+    answer = peer.wait()
+    assert answer.code == 130, answer.text
+    assert "stopped after round 0. Go on with:  gossamer peer kits/p0 --data experiment --out 'my run'" in answer.err
 
 
 def test_renewing_is_refused_as_a_whole(gossamer: Command, refused: Refused, place: Path) -> None:
