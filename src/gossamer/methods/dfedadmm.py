@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 from torch import Tensor
 
-from gossamer.methods.contract import Local, Message, Need, Operator, Round, State
+from gossamer.methods.contract import Local, Message, Need, Operator, Round, State, descend
 from gossamer.methods.local import Gradient, sam_gradient
 from gossamer.parts import part
 
@@ -48,7 +48,7 @@ class AlternatesDirections:
         )
 
     def _descend(self, state: State, y: Tensor, direction: Tensor, round: Round) -> Local:
-        return {"y": y - round.lr * (direction - state["dual"] + (y - state["x"]) / self.penalty)}
+        return {"y": descend(y, direction - state["dual"] + (y - state["x"]) / self.penalty, round)}
 
     def _send(self, state: State, y: Tensor, dual: Literal["old", "new"]) -> tuple[State, Message]:
         after = state["dual"] - (y - state["x"]) / self.penalty

@@ -25,6 +25,7 @@ from gossamer.methods.contract import (
     Round,
     Setting,
     State,
+    descend,
     per_step,
 )
 from gossamer.methods.local import Gradient
@@ -57,7 +58,7 @@ class GECL:
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         v = gradient(state["x"]) - state["dual"]
-        return {"x": state["base"] - round.lr * v, "v": v}
+        return {"x": descend(state["base"], v, round), "v": v}
 
     def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
         return {**state, **local}, {"x": local["x"], "v": local["v"]}
@@ -96,7 +97,7 @@ class StepsFromTheAverage:
         return {"y": state["base"], "at": state["x" if self.start == "local" else "base"]}
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
-        y = local["y"] - round.lr * (gradient(local["at"]) - state["dual"])
+        y = descend(local["y"], gradient(local["at"]) - state["dual"], round)
         return {"y": y, "at": y}
 
     def model(self, state: State) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from gossamer.methods.contract import Local, LocalWork, Message, Operator, Round, State
+from gossamer.methods.contract import Local, LocalWork, Message, Operator, Round, State, descend
 from gossamer.methods.local import Gradient, heavy_ball, sam_gradient
 from gossamer.parts import part
 
@@ -62,7 +62,7 @@ class SGP(PushesMass):
         return {"x": state["x"]}
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
-        return {"x": local["x"] - round.lr * gradient(local["x"] / state["weight"])}
+        return {"x": descend(local["x"], gradient(local["x"] / state["weight"]), round)}
 
 
 @part
@@ -76,7 +76,7 @@ class OSGP(PushesMass):
         return {"x": state["x"]}
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
-        return {"x": local["x"] - round.lr * gradient(local["x"] / state["weight"])}
+        return {"x": descend(local["x"], gradient(local["x"] / state["weight"]), round)}
 
 
 @part
@@ -93,7 +93,7 @@ class DFedSGPM(PushesMass):
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         velocity = heavy_ball(local["velocity"], gradient(local["x"] / state["weight"]), self.momentum)
-        return {"x": local["x"] - round.lr * velocity, "velocity": velocity}
+        return {"x": descend(local["x"], velocity, round), "velocity": velocity}
 
 
 @part
@@ -112,7 +112,7 @@ class DFedSGPSM(PushesMass):
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         direction = sam_gradient(gradient, local["x"] / state["weight"], self.rho)
         velocity = heavy_ball(local["velocity"], direction, self.momentum)
-        return {"x": local["x"] - round.lr * velocity, "velocity": velocity}
+        return {"x": descend(local["x"], velocity, round), "velocity": velocity}
 
 
 @part
@@ -148,4 +148,4 @@ class AsyNG(PushesMass):
         return {"x": state["x"]}
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
-        return {"x": local["x"] - round.lr * gradient(self.model(state))}
+        return {"x": descend(local["x"], gradient(self.model(state)), round)}
