@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from gossamer import Experiment
-from gossamer.engines.client import Training
 from gossamer.peers.data import peer_training
 from gossamer.peers.kit import open_kit, write_kits
 from gossamer.peers.peer import Peer
@@ -68,10 +67,6 @@ def traces_of(kits: list[Path]) -> list[list[dict[str, Any]]]:
 
 def replayed(experiment: Experiment, kits: list[Path]) -> Tensor:
     return replay(prepare(experiment).training, traces_of(kits))
-
-
-def training_of(experiment: Experiment) -> Training:
-    return prepare(experiment).training
 
 
 class Process:
