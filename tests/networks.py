@@ -2,11 +2,8 @@
 
 import asyncio
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from forked import Forked
 from gossamer import Experiment
 from gossamer.peers.data import peer_training
 from gossamer.peers.kit import open_kit, write_kits
@@ -69,16 +67,13 @@ def replayed(experiment: Experiment, kits: list[Path]) -> Tensor:
     return replay(prepare(experiment).training, traces_of(kits))
 
 
-class Process:
+class Process(Forked):
     """A peer as a process."""
 
-    def __init__(self, kit: Path, *options: str, **environment: str) -> None:
+    def __init__(self, kit: Path, *options: str, **parameters: Any) -> None:
         self.kit = kit
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "gossamer", "peer", str(kit), "-q", *options],
-            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        )  # fmt: skip
+        place = kit.parent.parent  # nothing is written into a kit but its run
+        super().__init__(["peer", str(kit), "-q", *options], place, {"OMP_NUM_THREADS": "1"}, **parameters)
 
     def rounds(self) -> int:
         path = self.kit / "run" / "metrics.jsonl"
@@ -86,26 +81,19 @@ class Process:
 
     def wait_for_round(self, number: int) -> None:
         until = time.monotonic() + SECONDS
-        while self.rounds() < number and self.process.poll() is None and time.monotonic() < until:
+        while self.rounds() < number and self.runs() and time.monotonic() < until:
             time.sleep(0.01)
-        assert self.rounds() >= number, self.process.communicate() if self.process.poll() is not None else "too slow"
+        assert self.rounds() >= number, "too slow" if self.runs() else self.ended()
+
+    def ended(self) -> tuple[int, str]:
+        """Its exit code, and what it said."""
+        code, out, err = self.end(SECONDS)
+        return code, out + err
 
     def kill(self) -> None:
-        self.send(signal.SIGKILL)
-        self.process.communicate()
-
-    def send(self, number: int) -> None:
-        self.process.send_signal(number)
-
-    def end(self) -> tuple[int, str]:
-        """Its exit code, and what it said."""
-        out, err = self.process.communicate(timeout=SECONDS)
-        return self.process.returncode, out + err
-
-    def stop(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGCONT)
-            self.kill()
+        if self.runs():
+            self.send(signal.SIGCONT)
+        super().kill()
 
 
 def state_of(kit: Path) -> dict[str, Tensor]:

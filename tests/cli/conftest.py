@@ -1,18 +1,16 @@
 """Ways to call the command line as a user does, and to see everything that it leaves."""
 
 import itertools
-import multiprocessing
 import os
-import runpy
 import sys
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
+from forked import Forked
 from gossamer import cli, terminal
 
 #: A closed port: every download fails at once, without a network.
@@ -126,31 +124,24 @@ def own_module(place: Path) -> Iterator[Callable[[str], str]]:
         sys.modules.pop(name, None)
 
 
-class Spawned(NamedTuple):
+class Spawned(Forked):
     """A command in its own process."""
 
-    process: BaseProcess
-    place: Path
-
     def wait(self) -> Answer:
-        self.process.join(60)
-        assert self.process.exitcode is not None, "the command does not end"
-        out, err = ((self.place / f"{name}.txt").read_text() for name in ("stdout", "stderr"))
-        return Answer(self.process.exitcode, out, err)
+        return Answer(*self.end(60))
 
     def signal_after(self, folder: Path, rounds: int, number: int) -> Answer:
         """Send a signal as soon as so many rounds are on record."""
         self.after(folder, rounds)
-        assert self.process.pid is not None
-        os.kill(self.process.pid, number)
+        self.send(number)
         return self.wait()
 
     def after(self, folder: Path, rounds: int) -> list[int]:
         """Wait until so many rounds are on record; gives the process ids of the command's workers."""
         until = time.monotonic() + 60
-        while time.monotonic() < until and self.process.is_alive() and lines(folder) < rounds:
+        while time.monotonic() < until and self.runs() and lines(folder) < rounds:
             time.sleep(0.005)
-        return children(self.process.pid)
+        return children(self.pid)
 
     def all_gone(self, processes: list[int]) -> bool:
         """Whether these processes end, which they are given some time for."""
@@ -181,34 +172,17 @@ def about(process: int) -> tuple[str, int]:
 
 
 @pytest.fixture
-def spawn(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Spawned]]:
+def spawn(place: Path) -> Iterator[Callable[..., Spawned]]:
     """Start a command in a process of its own; `limit` is the largest file it may write, `pause` slows every round."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["gossamer.cli", "pandas"])
-    # The child must not run this program's main module again: it is pytest's.
-    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
-    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
-    started: list[BaseProcess] = []
+    started: list[Spawned] = []
 
-    def start(*arguments: object, limit: int | None = None, pause: float = 0.0) -> Spawned:
-        parameters = {
-            "arguments": [str(a) for a in arguments],
-            "cwd": str(place),
-            "environment": dict(os.environ),
-            "limit": limit,
-            "pause": pause,
-        }
-        child = Path(__file__).with_name("child.py")
-        process = context.Process(target=runpy.run_path, args=(str(child), {"parameters": parameters}, "__main__"))
-        process.start()
-        started.append(process)
-        return Spawned(process, place)
+    def start(*arguments: object, **parameters: Any) -> Spawned:
+        started.append(Spawned([*map(str, arguments)], place, dict(os.environ), **parameters))
+        return started[-1]
 
     yield start
-    for process in started:
-        if process.is_alive():
-            process.kill()
-        process.join()
+    for each in started:
+        each.kill()
 
 
 def lines(folder: Path) -> int:

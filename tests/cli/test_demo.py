@@ -1,7 +1,6 @@
 """`gossamer network demo`: real processes with real TLS, shown while they learn; none is left behind."""
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -64,7 +63,7 @@ def test_stopped_it_leaves_no_process(spawn: Command, place: Path, number: int) 
     demo = spawn("network", "demo", *SMALL, "--rounds", 100_000, "--out", "net")
     peers = demo.after(place / "net/runs/alice", 2)
     assert len(peers) == 3
-    os.kill(demo.process.pid, number)
+    demo.send(number)
     answer = demo.wait()
     if number != signal.SIGKILL:
         assert answer.code == 130

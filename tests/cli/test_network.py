@@ -1,6 +1,5 @@
 """`gossamer network`: kits are made, checked and taken back, runs are replayed; mistakes are told in one message."""
 
-import os
 import re
 import shutil
 import signal
@@ -147,9 +146,9 @@ def test_a_stopped_peer_says_how_to_go_on(spawn: Command, place: Path, monkeypat
     peer = spawn("peer", "kits/p0", "--data", "experiment", "--out", "my run")
     log = place / "my run/log.jsonl"
     until = time.monotonic() + 60
-    while time.monotonic() < until and peer.process.is_alive() and not (log.exists() and log.read_text()):
+    while time.monotonic() < until and peer.runs() and not (log.exists() and log.read_text()):
         time.sleep(0.01)
-    os.kill(peer.process.pid, signal.SIGTERM)
+    peer.send(signal.SIGTERM)
     answer = peer.wait()
     assert answer.code == 130, answer.text
     assert "stopped after round 0. Go on with:  gossamer peer kits/p0 --data experiment --out 'my run'" in answer.err

@@ -1,15 +1,13 @@
-"""A peer's process that kills itself with SIGKILL at a chosen moment: `python dies.py KIT STAGE ROUND`."""
+"""Run before a peer: has its process kill itself with SIGKILL in a `round`, or soon after it, at a `stage`."""
 
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 from gossamer.engines.isolated import Client
 from gossamer.peers import letters, links, service
-from gossamer.peers.process import run_peer
 from gossamer.peers.report import Report
 from gossamer.runs import checkpoint
 
@@ -83,7 +81,4 @@ def arrange(stage: str, round: int) -> None:
         Report.round = recording  # type: ignore[method-assign]
 
 
-if __name__ == "__main__":
-    kit, stage, round = sys.argv[1:]
-    arrange(stage, int(round))
-    run_peer(Path(kit))
+arrange(globals()["stage"], globals()["round"])

@@ -1,8 +1,6 @@
 """Real peers over real sockets: the simulator's vectors when nothing is lost, and those of a replay when much is."""
 
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -121,12 +119,12 @@ def processes() -> Iterator[list[Process]]:
     started: list[Process] = []
     yield started
     for process in started:
-        process.stop()
+        process.kill()
 
 
 def finish(processes: list[Process]) -> None:
     for process in processes:
-        code, said = process.end()
+        code, said = process.ended()
         assert code == 0, said
         assert "Traceback" not in said
 
@@ -166,11 +164,8 @@ class Dying(Process):
     """A peer that kills itself at a stage of its third round, or soon after."""
 
     def __init__(self, kit: Path, stage: str) -> None:
-        self.kit = kit
-        self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("dies.py")), str(kit), stage, "2"],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        )  # fmt: skip
+        script = str(Path(__file__).with_name("dies.py"))
+        super().__init__(kit, first=(script, {"stage": stage, "round": 2}))
 
 
 STAGES = ["training", "sending", "checkpoint", "acknowledging"]
@@ -184,7 +179,7 @@ def test_a_peer_that_is_killed_at_any_moment_goes_on_where_it_was(
     described = experiment("dfedadmm-sam", rounds=5, clients=3)
     kits = make_kits(tmp_path, described)
     processes += [Process(kits[0]), Process(kits[1]), Dying(kits[2], stage)]
-    code, said = processes[2].end()
+    code, said = processes[2].ended()
     assert code == -signal.SIGKILL, said
     processes[2] = Process(kits[2])
     finish(processes)
@@ -198,7 +193,7 @@ def test_mass_survives_a_kill_at_any_moment(stage: str, tmp_path: Path, processe
     # A restart takes some seconds, and nobody is to be left behind.
     kits = make_kits(tmp_path, described, late="reweigh", patience=20.0)
     processes += [Process(kits[0]), Process(kits[1]), Dying(kits[2], stage)]
-    code, said = processes[2].end()
+    code, said = processes[2].ended()
     assert code == -signal.SIGKILL, said
     processes[2] = Process(kits[2])
     finish(processes)
@@ -233,7 +228,7 @@ def test_a_peer_that_is_stopped_politely_says_how_to_go_on(tmp_path: Path, proce
     processes += [Process(kit) for kit in kits]
     processes[0].wait_for_round(2)
     processes[0].send(signal.SIGTERM)
-    code, said = processes[0].end()
+    code, said = processes[0].ended()
     assert code == 130
     assert f"gossamer peer {kits[0]}" in said
     assert "Traceback" not in said

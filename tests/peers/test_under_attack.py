@@ -19,7 +19,7 @@ IDLE = 1000
 
 
 def memory(process: Process, what: str) -> int:
-    status = Path(f"/proc/{process.process.pid}/status").read_text()
+    status = Path(f"/proc/{process.pid}/status").read_text()
     return int(next(line.split()[1] for line in status.splitlines() if line.startswith(what)))
 
 
@@ -33,9 +33,9 @@ def test_memory_stays_small(tmp_path: Path) -> None:
     victim = Process(kits[0])
     try:
         few = min(most, 1024)
-        resource.prlimit(victim.process.pid, resource.RLIMIT_NOFILE, (few, few))  # as small machines have it
+        resource.prlimit(victim.pid, resource.RLIMIT_NOFILE, (few, few))  # as small machines have it
         with Live(kits, here=[1]) as live, ExitStack() as connections:
-            live.until(lambda: (kits[0] / "run" / "outbox" / "0.letter").exists() or victim.process.poll() is not None)
+            live.until(lambda: (kits[0] / "run" / "outbox" / "0.letter").exists() or not victim.runs())
             live.round()
             usual = memory(victim, "VmRSS")
             address = (live.attacker.kit.roster.members[0].host, live.attacker.kit.roster.members[0].port)
@@ -55,9 +55,9 @@ def test_memory_stays_small(tmp_path: Path) -> None:
             assert "fault" not in refused
             assert live.inbox() == []
         victim.send(signal.SIGTERM)
-        code, said = victim.end()
+        code, said = victim.ended()
     finally:
-        victim.stop()
+        victim.kill()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert code == 130
     assert "Traceback" not in said

@@ -1,20 +1,31 @@
 """The command line in a process of its own, for what only a real process can show: signals and limits.
 
-Run by `conftest.spawn` in a child of a fork server that has the imports behind it, so a test does not wait for them.
+Run by `forked.Forked`.
 """
 
 import os
 import resource
+import runpy
 import sys
 import time
 from typing import Any
 
 
-def run(arguments: list[str], cwd: str, environment: dict[str, str], limit: int | None, pause: float) -> None:
+def run(
+    arguments: list[str],
+    cwd: str,
+    environment: dict[str, str],
+    out: str,
+    err: str,
+    limit: int | None = None,
+    pause: float = 0.0,
+    first: tuple[str, dict[str, Any]] | None = None,
+) -> None:
+    """`limit` is the largest file it may write, `pause` slows every round, `first` is a script to run before."""
     os.chdir(cwd)
     os.environ.update(environment)
-    for name, stream in (("stdout", 1), ("stderr", 2)):
-        os.dup2(os.open(f"{cwd}/{name}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+    for path, stream in ((out, 1), (err, 2)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
 
     import torch
 
@@ -33,6 +44,8 @@ def run(arguments: list[str], cwd: str, environment: dict[str, str], limit: int 
 
     if pause:
         Stacked.round = slow_round  # type: ignore[method-assign]
+    if first:
+        runpy.run_path(*first)
     sys.argv = ["gossamer", *arguments]
     try:
         cli.main()
