@@ -39,6 +39,8 @@ def test_three_peers_learn(gossamer: Command, place: Path) -> None:
     assert re.search(r"^ spread +\d+\.\d points", answer.out, re.MULTILINE)
     assert "gossamer show net/runs" in answer.out
     assert gossamer("show", "net/runs").code == 0
+    replayed = gossamer("network", "replay", "net/kits", "--runs", "net/runs")
+    assert "3 peers, 3 rounds: the replay ends with the same models" in replayed.out, replayed.text
 
 
 def test_a_killed_peer_comes_back(

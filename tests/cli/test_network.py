@@ -252,11 +252,3 @@ def test_runs_that_cannot_be_replayed(
 ) -> None:
     damage(kits / "p2/run")
     refused("network", "replay", "kits", says=says)
-
-
-def test_a_demo_is_replayed_from_its_folder(gossamer: Command) -> None:
-    small = ("-s", "model=softmax", "-s", 'dataset={name="digits", train_samples=100}', "-s", "local_steps=2")
-    made = gossamer("network", "demo", *small, "--peers", 3, "--rounds", 2, "--lose", 0.2, "--out", "net")
-    assert made.code == 0, made.text
-    answer = gossamer("network", "replay", "net/kits", "--runs", "net/runs")
-    assert "3 peers, 2 rounds: the replay ends with the same models" in answer.out, answer.text

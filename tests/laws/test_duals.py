@@ -309,6 +309,6 @@ def test_i17_edge_consensus_reaches_the_optimum_of_the_mean(method: Any) -> None
     from quadratic import minima_of, quadratic_engine
 
     minima = minima_of(6, 0)
-    run = quadratic_engine(method, "ring", minima, steps=8, lr=0.05)
-    play(run, 600)
+    run = quadratic_engine(method, "ring", minima, steps=4, lr=0.2)
+    play(run, 150)
     torch.testing.assert_close(run.models(), minima.mean(0).repeat(6, 1), rtol=0, atol=1e-8)

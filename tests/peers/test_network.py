@@ -207,7 +207,7 @@ def test_mass_survives_a_kill_at_any_moment(stage: str, tmp_path: Path, processe
 
 @pytest.mark.parametrize("method", ["dfedsgpsm"])
 def test_a_frozen_peer_is_left_behind_and_taken_back(method: str, tmp_path: Path, processes: list[Process]) -> None:
-    described = experiment(method, rounds=25, local_steps=20)
+    described = experiment(method, rounds=25, local_steps=20, clients=4)
     kits = make_kits(tmp_path, described, late="reweigh", patience=1.0)
     processes += [Process(kit) for kit in kits]
     processes[1].wait_for_round(2)

@@ -162,7 +162,7 @@ class Murderer(Silent):
 
 @pytest.mark.parametrize(("workers", "number"), [(2, signal.SIGKILL), (3, signal.SIGSEGV)])
 def test_a_worker_that_is_killed_is_named_with_the_signal(workers: int, number: signal.Signals) -> None:
-    for _ in range(3):
+    for _ in range(2):
         observer = Murderer(number)
         with pytest.raises(WorkerLost) as lost:
             simulate(experiment(rounds=200), workers=workers, observer=observer)
