@@ -254,6 +254,8 @@ def resume(
     """
     check_options(options)
     folder = RunFolder.open(Path(path))
+    if folder.peer is not None:
+        raise RunFolderError(f"{path}: is the run of a peer of a network. Go on with {folder.how_to_go_on}.")
     return _start(same_experiment(folder, experiment), folder.path, True, observer, options)
 
 

@@ -252,3 +252,13 @@ def test_runs_that_cannot_be_replayed(
 ) -> None:
     damage(kits / "p2/run")
     refused("network", "replay", "kits", says=says)
+
+
+def test_a_peers_run_is_not_gone_on_with_as_a_simulation(
+    gossamer: Command, refused: Refused, kits: Path, place: Path
+) -> None:
+    (kits / "p2/run/final.safetensors").unlink()
+    shown = " ".join(gossamer("show", "kits/p2/run").text.split())
+    assert "unfinished: 'gossamer peer' with the kit of p2 goes on with it" in shown
+    refused("resume", "kits/p2/run", says=("kits/p2/run: is the run of a peer", "'gossamer peer' with the kit of p2"))
+    refused("run", "--out", "kits/p2/run", says=("holds a run already (unfinished)", "'gossamer peer' with the kit"))

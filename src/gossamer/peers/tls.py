@@ -1,16 +1,8 @@
 """The one way in which peers connect: TLS with certificates on both sides. There is no other."""
 
 import logging
-import os
 from collections.abc import Callable
 from typing import Any
-
-# Before grpc is loaded: what may be used below TLS 1.3. (The library itself goes no lower than TLS 1.2.)
-os.environ["GRPC_SSL_CIPHER_SUITES"] = ":".join((
-    "ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES256-GCM-SHA384", "ECDHE-ECDSA-CHACHA20-POLY1305",
-))  # fmt: skip
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # a stranger's bytes on the port are counted, not printed
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # no child of this process speaks to peers
 
 import grpc
 

@@ -91,7 +91,7 @@ class RunFolder:
             raise RunFolderError(
                 f"{path}: holds a run already ({'finished' if finished else 'unfinished'}). "
                 f"Look at it with 'gossamer show {path}', "
-                + ("" if finished else f"go on with it with 'gossamer resume {path}', ")
+                + ("" if finished else f"go on with it with {folder.how_to_go_on}, ")
                 + "or choose another folder with --out."
             )
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -121,6 +121,19 @@ class RunFolder:
         except (OSError, ValueError, AttributeError):
             return {}
         return said if isinstance(said, dict) else {}
+
+    @property
+    def peer(self) -> str | None:
+        """The name of the peer whose run this is; None for a simulation."""
+        name = self.engine().get("peer")
+        return name if isinstance(name, str) else None
+
+    @property
+    def how_to_go_on(self) -> str:
+        """What goes on with an unfinished run."""
+        if self.peer is not None:
+            return f"'gossamer peer' with the kit of {self.peer}"
+        return f"'gossamer resume {self.path}'"
 
     @property
     def finished(self) -> bool:

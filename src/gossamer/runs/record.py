@@ -57,7 +57,7 @@ def read_run(path: Path, label: str | None = None) -> RunRecord:
     if (path / STOPPED).exists():
         stopped = str(json.loads((path / STOPPED).read_text(encoding="utf-8"))["reason"])
     elif not folder.finished:
-        stopped = f"unfinished: 'gossamer resume {path}' goes on with it"
+        stopped = f"unfinished: {folder.how_to_go_on} goes on with it"
     return RunRecord(label or path.name, experiment, metrics, pd.DataFrame(read_lines(folder.timings)), stopped)
 
 
