@@ -100,7 +100,7 @@ class Client:
         row: dict[int, float],
         own: float,
         heard: Mapping[int, Message],
-        mass: dict[int, Message],
+        mass: Mapping[int, Message],
     ) -> None:
         """Turn the message into what it makes with these letters and this mass, see `mix_letters`."""
         if "sum" in operators.values() and (silent := sorted(set(row) - set(heard))):
@@ -119,7 +119,7 @@ def mix_letters(
     own: float,
     row: dict[int, float],
     heard: Mapping[int, Message],
-    mass: dict[int, Message],
+    mass: Mapping[int, Message],
 ) -> Message:
     """What one client makes of its own message, the letters of this step that it heard, and the mass that it took.
 

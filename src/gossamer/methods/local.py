@@ -33,13 +33,13 @@ class Gradient:
         self.losses.append(loss)
         return gradient
 
-    def __call__(self, x: Tensor, shift: Tensor | None = None) -> Tensor:
-        """The direction at x; with `shift`, the derivative is taken at x + shift and weight decay still at x."""
-        g = self.raw(x if shift is None else x + shift)
+    def __call__(self, x: Tensor, at: Tensor | None = None) -> Tensor:
+        """The direction at x; with `at`, the derivative is taken there and weight decay still at x."""
+        g = self.raw(x if at is None else at)
         if self._clip is not None:
             g = g * torch.clamp(self._clip / (g.norm() + 1e-6), max=1.0)
         if self._weight_decay:
-            g = g + self._weight_decay * x
+            g = torch.add(g, x, alpha=self._weight_decay)
         return g
 
 
@@ -48,7 +48,9 @@ def sam_gradient(gradient: Gradient, x: Tensor, rho: float) -> Tensor:
     if rho == 0:
         return gradient(x)
     ascent = gradient.raw(x)
-    return gradient(x, shift=ascent * (rho / (ascent.norm() + TINY)))
+    worst = torch.addcmul(x, ascent, rho / (ascent.norm() + TINY))
+    del ascent  # before another gradient is there
+    return gradient(x, at=worst)
 
 
 def heavy_ball(velocity: Tensor, direction: Tensor, momentum: float) -> Tensor:

@@ -21,6 +21,7 @@ class Edges:
         self._mailbox, self._dtype = mailbox, dtype
         self.ins: dict[int, InEdge] = {}
         self.outs: dict[int, OutEdge] = {}
+        self._taken: dict[int, Letter] = {}  # the last of each sender, which holds the sum that was taken
 
     def into(self, sender: int) -> InEdge:
         """The edge on which a sender's mass comes."""
@@ -65,10 +66,16 @@ class Edges:
         """What is new of these parcels, by sender."""
         mass = {}
         for sender, parcels in letters.items():
+            self._taken[sender] = parcels[-1]
             taken = [self.into(sender).take(parcel_of(letter)) for letter in parcels]
             if new := [message for message in taken if message is not None]:
                 mass[sender] = together(new)
         return mass
+
+    def put_down(self) -> None:
+        """Let the sums that were taken leave the memory: they are on disk, and hardly ever needed again."""
+        for letter in self._taken.values():
+            letter.put_down()
 
     def forget(self) -> None:
         """Drop the parcels that were taken, after what was made of them is kept."""

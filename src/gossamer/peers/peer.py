@@ -171,8 +171,8 @@ class Peer:
         self.now.doing = "sending"
         if sends_letters:
             await self._send_letter(step, {name: message[name] for name in message if name not in pushed}, tells)
-        if pushed and not keeps_mass:
-            await self._send_mass(step, pushed, tells)
+        for receiver, weight in tells.items() if pushed and not keeps_mass else ():
+            await self._send_mass(step, pushed, receiver, weight)
         if line is None:
             self.now.doing = "waiting"
             heard = await self.neighbours.wait_for([*hears], partial(self._is_here, step, sends_letters), step)
@@ -184,10 +184,9 @@ class Peer:
             self.journal.write(line)
         self.now.doing = "mixing"
         letters = {int(name): self.mailbox.letter(wire.LETTER, int(name), step) for name in line.get("heard", {})}
-        heard_now = Unread(letters, self.method if step >= 0 else None)
         parcels = self.edges.letters(line.get("mass", {}))
         give_back()
-        await asyncio.to_thread(self._mix, step, operators, hears, 1.0 if keeps_mass else own, heard_now, parcels)
+        await asyncio.to_thread(self._mix, step, operators, hears, 1.0 if keeps_mass else own, letters, parcels)
         self.now.floor = step + 1
 
     async def _keep_pace(self, step: int) -> None:
@@ -222,16 +221,16 @@ class Peer:
         path = await self.outbox.write_letter(self._header(wire.LETTER, step), message)
         self.neighbours.post(wire.LETTER, step, path, tells)
 
-    async def _send_mass(self, step: int, pushed: list[str], tells: Mapping[int, float]) -> None:
-        """Owe every receiver its share, write the parcels down, and post them."""
-        for j, weight in tells.items():
-            edge = self.edges.out_to(j)
-            # Edges are changed here and by receipts, so never in a thread of their own.
-            edge.add(step, share_of(self.client.message, weight, pushed))
-            if parcel := edge.parcel():
-                header = self._header(wire.MASS, parcel.through, parcel.base)
-                path = await self.outbox.write_parcel(j, header, parcel.total)
-                self.neighbours.post(wire.MASS, parcel.through, path, [j])
+    async def _send_mass(self, step: int, pushed: list[str], receiver: int, weight: float) -> None:
+        """Owe a receiver its share, write the parcel down, and post it."""
+        edge = self.edges.out_to(receiver)
+        # Edges are changed here and by receipts, so never in a thread of their own.
+        edge.add(step, share_of(self.client.message, weight, pushed))
+        if parcel := edge.parcel():
+            header = self._header(wire.MASS, parcel.through, parcel.base)
+            path = await self.outbox.write_parcel(receiver, header, parcel.total)
+            edge.total = Letter(path).message  # if it is ever needed again; it takes no memory there
+            self.neighbours.post(wire.MASS, parcel.through, path, [receiver])
 
     def _header(self, kind: int, step: int, base: int = 0) -> wire.Header:
         return wire.Header(
@@ -250,11 +249,19 @@ class Peer:
         operators: dict[str, Operator],
         hears: dict[int, float],
         own: float,
-        heard: Mapping[int, Message],
+        letters: Mapping[int, Letter],
         parcels: Mapping[int, list[Letter]],
     ) -> None:
         """Mix just what the trace says."""
-        self.client.hear(step, operators, hears, own, heard, self.edges.take(parcels))
+
+        def told(sender: int) -> Message:
+            message = letters[sender].message
+            return arrived(self.method, message) if step >= 0 else message
+
+        taken = self.edges.take(parcels)
+        mass = Unread({sender: parcels[sender][-1] for sender in taken}, taken.__getitem__)
+        self.client.hear(step, operators, hears, own, Unread(letters, told), mass)
+        self.edges.put_down()
 
     # What is kept
 
@@ -265,6 +272,7 @@ class Peer:
         tensors |= {f"edge/{name}": value for name, value in taken.items()}
         about = {"network": self.now.network, "edges": edges, "losses": self.losses.state()}
         await asyncio.to_thread(self.journal.commit, round, tensors, about)
+        self.edges.put_down()
         self.now.done = round
         self.mailbox.forget(wire.LETTER, self.now.floor)
         self.edges.forget()
@@ -345,16 +353,15 @@ class Peer:
 
 
 class Unread(Mapping[int, Message]):
-    """Letters by sender, each read when it is looked at; then the one before leaves the memory."""
+    """What letters hold, by sender, each read when it is looked at; then those before it leave the memory."""
 
-    def __init__(self, letters: dict[int, Letter], coded: Any) -> None:
-        self._letters, self._coded = letters, coded
+    def __init__(self, letters: Mapping[int, Letter], read: Callable[[int], Message]) -> None:
+        self._letters, self._read = letters, read
 
     def __getitem__(self, sender: int) -> Message:
         for letter in self._letters.values():
             letter.put_down()
-        message = self._letters[sender].message
-        return message if self._coded is None else arrived(self._coded, message)
+        return self._read(sender)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._letters)

@@ -12,6 +12,7 @@ from typing import Any
 from gossamer.orphans import die_with_who_started_us
 from gossamer.peers.data import peer_training
 from gossamer.peers.kit import open_kit
+from gossamer.peers.memory import share_holes
 from gossamer.peers.metrics import serve
 from gossamer.peers.peer import Peer
 from gossamer.peers.weather import Weather
@@ -38,6 +39,7 @@ def run_peer(
 ) -> Peer:
     """Run the peer of a kit until its last round is over and its neighbours have what they need."""
     die_with_who_started_us()
+    share_holes()
     _more_files()
     kit = open_kit(kit_folder)
     peer = Peer(kit, peer_training(kit, data, data_dir), out or kit_folder / "run", weather, watch)
