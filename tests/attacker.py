@@ -50,7 +50,7 @@ def until(found: Callable[[], Found]) -> Found:
     ends = time.monotonic() + SECONDS
     while not (what := found()):
         assert time.monotonic() < ends, "waited in vain"
-        time.sleep(0.002)
+        time.sleep(0.005)
     return what
 
 
