@@ -8,6 +8,7 @@ import resource
 import runpy
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 
@@ -18,10 +19,11 @@ def run(
     out: str,
     err: str,
     limit: int | None = None,
-    pause: float = 0.0,
+    hold: tuple[str, int] | None = None,
     first: tuple[str, dict[str, Any]] | None = None,
 ) -> None:
-    """`limit` is the largest file it may write, `pause` slows every round, `first` is a script to run before."""
+    """`limit`: the largest file that it may write; `hold`: a run folder, and the rounds after which it is held until it
+    is let go; `first`: a script to be run before, and what it finds as its globals."""
     os.chdir(cwd)
     os.environ.update(environment)
     for path, stream in ((out, 1), (err, 2)):
@@ -38,12 +40,16 @@ def run(
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     whole_round = Stacked.round
 
-    def slow_round(self: Stacked, *arguments: Any) -> Any:
-        time.sleep(pause)  # long enough for a signal to arrive in the middle
+    def held_round(self: Stacked, *arguments: Any) -> Any:
+        folder, rounds = hold or ("", 0)
+        path = Path(folder, "metrics.jsonl")
+        if path.exists() and path.read_bytes().count(b"\n") >= rounds:
+            while not Path(cwd, "go.txt").exists():  # so that a signal arrives here, however late
+                time.sleep(0.005)
         return whole_round(self, *arguments)
 
-    if pause:
-        Stacked.round = slow_round  # type: ignore[method-assign]
+    if hold:
+        Stacked.round = held_round  # type: ignore[method-assign]
     if first:
         runpy.run_path(*first)
     sys.argv = ["gossamer", *arguments]

@@ -22,7 +22,7 @@ class Forked:
     """A `gossamer` command that runs in `cwd`. Other parameters are those of `child.run`."""
 
     def __init__(self, arguments: list[str], cwd: Path, environment: dict[str, str], **parameters: Any) -> None:
-        number = next(NUMBERS)
+        self.place, number = cwd, next(NUMBERS)
         self._out, self._err = (cwd / f"{name}-{number}.txt" for name in ("stdout", "stderr"))
         given = {
             "arguments": arguments, "cwd": str(cwd), "environment": environment,

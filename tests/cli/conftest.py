@@ -31,6 +31,8 @@ SMALL = {
     "batch_size": "16",
 }
 numbers = itertools.count()
+#: Whoever waits longer than this waits in vain, however slow the machine.
+SECONDS = 300
 
 
 class Answer(NamedTuple):
@@ -128,24 +130,29 @@ class Spawned(Forked):
     """A command in its own process."""
 
     def wait(self) -> Answer:
-        return Answer(*self.end(60))
+        return Answer(*self.end(SECONDS))
 
     def signal_after(self, folder: Path, rounds: int, number: int) -> Answer:
         """Send a signal as soon as so many rounds are on record."""
         self.after(folder, rounds)
         self.send(number)
+        self.let_go()
         return self.wait()
+
+    def let_go(self) -> None:
+        """Have a run that is held go on."""
+        (self.place / "go.txt").touch()
 
     def after(self, folder: Path, rounds: int) -> list[int]:
         """Wait until so many rounds are on record; gives the process ids of the command's workers."""
-        until = time.monotonic() + 60
+        until = time.monotonic() + SECONDS
         while time.monotonic() < until and self.runs() and lines(folder) < rounds:
             time.sleep(0.005)
         return children(self.pid)
 
     def all_gone(self, processes: list[int]) -> bool:
         """Whether these processes end, which they are given some time for."""
-        until = time.monotonic() + 15
+        until = time.monotonic() + SECONDS
         while time.monotonic() < until and any(map(alive, processes)):
             time.sleep(0.02)
         return not any(map(alive, processes))
@@ -173,7 +180,11 @@ def about(process: int) -> tuple[str, int]:
 
 @pytest.fixture
 def spawn(place: Path) -> Iterator[Callable[..., Spawned]]:
-    """Start a command in a process of its own; `limit` is the largest file it may write, `pause` slows every round."""
+    """Start a command in a process of its own.
+
+    `limit` is the largest file it may write; `hold`, a run folder and a number of rounds: it goes no further than that,
+    but for what is under way, until it is let go.
+    """
     started: list[Spawned] = []
 
     def start(*arguments: object, **parameters: Any) -> Spawned:

@@ -53,7 +53,7 @@ def test_kill_and_resume(
 ) -> None:  # fmt: skip
     changed = {"checkpoint_every": cadence, "method": method}
     reference, killed = straight(**changed), place / "killed"
-    child = spawn("run", *settings(rounds=ROUNDS, **changed), "--out", "killed", pause=0.1)
+    child = spawn("run", *settings(rounds=ROUNDS, **changed), "--out", "killed", hold=(killed, 5))
     assert child.signal_after(killed, 5, signal.SIGKILL).code == -signal.SIGKILL
     assert not (killed / "final.safetensors").exists()
     before = (killed / "metrics.jsonl").read_bytes()
@@ -72,7 +72,8 @@ def test_interrupt_and_resume(
     number: int,
 ) -> None:  # fmt: skip
     reference, stopped = straight(), place / "stopped"
-    answer = spawn("run", *settings(rounds=ROUNDS), "--out", "stopped", pause=0.1).signal_after(stopped, 3, number)
+    child = spawn("run", *settings(rounds=ROUNDS), "--out", "stopped", hold=(stopped, 3))
+    answer = child.signal_after(stopped, 3, number)
     assert answer.code == 130
     done = whole_lines(stopped)
     assert f"stopped after round {done}, checkpoint written. Go on with:  gossamer resume stopped" in answer.err
@@ -89,7 +90,8 @@ def test_an_interrupted_comparison_names_itself(
 ) -> None:
     command = ["compare", *settings(rounds=4), "--sweep=lr=0.1,0.2", "--seeds", "2"]
     assert gossamer(*command, "--out", "straight", "-q").code == 0
-    answer = spawn(*command, "--out", "c", pause=0.05).signal_after(place / "c" / "0.1-seed1", 2, signal.SIGINT)
+    second = place / "c" / "0.1-seed1"
+    answer = spawn(*command, "--out", "c", hold=(second, 2)).signal_after(second, 2, signal.SIGINT)
     assert answer.code == 130
     assert "Go on with:  gossamer resume c\n" in answer.err
     assert not (place / "c" / "0.2-seed0").exists()
@@ -176,7 +178,7 @@ def half(spawn: Callable[..., Any], settings: Settings, place: Path, tmp_path_fa
     """A run with checkpoints of rounds 6 and 8, killed after that: made once, a copy for each test."""
     if made:
         return Path(shutil.copytree(made[0], place / "half"))
-    child = spawn("run", *settings(rounds=ROUNDS, checkpoint_every=2), "--out", "half", pause=0.05)
+    child = spawn("run", *settings(rounds=ROUNDS, checkpoint_every=2), "--out", "half", hold=(place / "half", 9))
     assert child.signal_after(place / "half", 9, signal.SIGKILL).code == -signal.SIGKILL
     assert sorted(p.name[6:12] for p in (place / "half" / "checkpoints").iterdir()) == ["000006", "000008"]
     made.append(Path(shutil.copytree(place / "half", tmp_path_factory.mktemp("killed") / "half")))

@@ -18,6 +18,8 @@ Command = Callable[..., Any]
 Settings = Callable[..., list[str]]
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="tried on Linux only")
+#: Whoever waits longer than this waits in vain, however slow the machine.
+SECONDS = 300
 LAUNCHER = [sys.executable, "-m", "torch.distributed.run", "--master-addr", "127.0.0.1"]
 
 
@@ -47,7 +49,7 @@ class Launched:
         return process
 
     def wait(self, process: subprocess.Popen[str]) -> tuple[int, str, str]:
-        out, err = process.communicate(timeout=90)
+        out, err = process.communicate(timeout=SECONDS)
         return process.returncode, out, err
 
     def end(self) -> None:
@@ -164,7 +166,7 @@ def test_a_restart_goes_on_from_the_last_checkpoint(
     changed = {"rounds": 60, "checkpoint_every": 5, "evaluate": "{clients=1}"}
     command = ["--nnodes", "1", "--nproc-per-node", "2", "--max-restarts", "1", "--master-port", str(free_port())]
     launcher = launched.start([*LAUNCHER, *command, "-m", "gossamer", "run", *settings(**changed)])
-    until = time.monotonic() + 60
+    until = time.monotonic() + SECONDS
     while time.monotonic() < until and launcher.poll() is None and lines(place / "runs") < 7:
         time.sleep(0.005)
     workers = [process for process in children(launcher.pid) if rank_of(process) == "0"]

@@ -43,10 +43,11 @@ def test_a_killed_worker_ends_the_run_and_another_number_of_workers_goes_on(
 ) -> None:  # fmt: skip
     reference, killed = straight(method=method), place / "killed"
     arguments = settings(rounds=ROUNDS, checkpoint_every=2, method=method)
-    child = spawn("run", *arguments, "--workers", workers, "--out", "killed", pause=0.1)
+    child = spawn("run", *arguments, "--workers", workers, "--out", "killed", hold=(killed, 5))
     processes = child.after(killed, 5)
     assert len(processes) == workers - 1
     os.kill(processes[-1], signal.SIGKILL)
+    child.let_go()
     answer = child.wait()
     assert answer.code == 1
     assert answer.err.count("error:") == 1
@@ -70,7 +71,7 @@ def test_workers_do_not_outlive_the_command(
 ) -> None:
     reference, killed = straight(), place / "killed"
     arguments = settings(rounds=ROUNDS, checkpoint_every=2)
-    child = spawn("run", *arguments, "--workers", 3, "--out", "killed", pause=0.1)
+    child = spawn("run", *arguments, "--workers", 3, "--out", "killed", hold=(killed, 3))
     processes = child.after(killed, 3)
     assert len(processes) == 2
     assert child.signal_after(killed, 3, signal.SIGKILL).code == -signal.SIGKILL
@@ -86,7 +87,7 @@ def test_a_signal_stops_all_workers_after_a_round(
 ) -> None:  # fmt: skip
     reference, stopped = straight(), place / "stopped"
     arguments = settings(rounds=ROUNDS, checkpoint_every=0)
-    child = spawn("run", *arguments, "--workers", 2, "--out", "stopped", pause=0.1)
+    child = spawn("run", *arguments, "--workers", 2, "--out", "stopped", hold=(stopped, 3))
     processes = child.after(stopped, 3)
     answer = child.signal_after(stopped, 3, number)
     assert answer.code == 130
@@ -106,7 +107,7 @@ def test_a_signal_to_everyone_stops_everyone(
     """As a scheduler sends it when the time is up: to each process of a job."""
     reference, stopped = straight(), place / "stopped"
     arguments = settings(rounds=ROUNDS, checkpoint_every=0)
-    child = spawn("run", *arguments, "--workers", 3, "--out", "stopped", pause=0.1)
+    child = spawn("run", *arguments, "--workers", 3, "--out", "stopped", hold=(stopped, 3))
     processes = child.after(stopped, 3)
     for process in processes:
         os.kill(process, signal.SIGTERM)

@@ -81,4 +81,5 @@ def arrange(stage: str, round: int) -> None:
         Report.round = recording  # type: ignore[method-assign]
 
 
-arrange(globals()["stage"], globals()["round"])
+if __name__ == "<run_path>":
+    arrange(globals()["stage"], globals()["round"])

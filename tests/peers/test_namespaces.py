@@ -21,7 +21,7 @@ from gossamer.measure import Evaluator
 from gossamer.peers.kit import write_kits
 from gossamer.peers.roster import Exchange, Member, Roster
 from gossamer.simulation import prepare
-from networks import Process, traces_of
+from networks import SECONDS, Process, traces_of
 
 PEERS = 5
 LEFT = (0, 1)
@@ -35,7 +35,7 @@ LOSES = f"4,32 0 0 4294963256,37 0 1 {round((1 - LOSS) * (1 << 32))},6 0 0 2,6 0
 
 
 def ip(*arguments: str, tool: str = "ip") -> subprocess.CompletedProcess[str]:
-    return subprocess.run([tool, *arguments], capture_output=True, text=True, timeout=10)
+    return subprocess.run([tool, *arguments], capture_output=True, text=True, timeout=SECONDS)
 
 
 class Cables:
@@ -138,12 +138,7 @@ class Inside(Process):
     """A peer in its namespace."""
 
     def __init__(self, kit: Path, namespace: str) -> None:
-        self.kit = kit
-        self.process = subprocess.Popen(
-            ["ip", "netns", "exec", namespace, sys.executable, "-m", "gossamer", "peer", str(kit), "-q"],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        )  # fmt: skip
+        super().__init__(kit, first=(str(Path(__file__).with_name("moves.py")), {"namespace": namespace}))
 
 
 @pytest.fixture
@@ -151,7 +146,7 @@ def processes(cables: Cables) -> Iterator[list[Process]]:  # after `cables`, so 
     started: list[Process] = []
     yield started
     for process in started:
-        process.stop()
+        process.kill()
 
 
 def accuracy_without_loss(described: Experiment) -> float:
@@ -187,7 +182,7 @@ def test_a_network_that_loses_packets_and_falls_apart_learns_as_well(
     during = [process.rounds() for process in processes]
     cables.put_back()
     for process in processes:
-        code, said = process.end()
+        code, said = process.ended()
         assert code == 0, said
     assert max(during) < described.rounds, "it was over before the cable was back"
     reached = sum(map(last_accuracy, kits)) / PEERS

@@ -20,7 +20,7 @@ from gossamer.peers.neighbours import Neighbours
 from gossamer.peers.peer import Peer
 from gossamer.peers.watch import Seen, Watcher, follow
 from gossamer.terminal.network_table import network_table, progress_line
-from networks import free_ports, make_kits, make_peers
+from networks import SECONDS, free_ports, make_kits, make_peers
 
 
 def small(**changed: Any) -> Experiment:
@@ -37,7 +37,7 @@ def with_running(peers: list[Peer], work: Callable[[], Awaitable[Any]]) -> Any:
     async def both() -> Any:
         tasks = [asyncio.create_task(peer.run()) for peer in peers]
         try:
-            return await asyncio.wait_for(work(), 60)
+            return await asyncio.wait_for(work(), SECONDS)
         finally:
             for task in tasks:
                 task.cancel()
@@ -56,8 +56,8 @@ def as_text(peers: list[Seen], width: int) -> str:
 def test_watched_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stays: bool) -> None:
     """A peer that has finished is there for a while, and is seen; or it has gone, and the last look is kept."""
     monkeypatch.setattr(watch, "EVERY", 0.1)
-    monkeypatch.setattr(watch, "GONE_AFTER", 0.5)
-    monkeypatch.setattr(Neighbours, "stay", lambda _: asyncio.sleep(3 if stays else 0))
+    monkeypatch.setattr(watch, "GONE_AFTER", SECONDS if stays else 2.0)
+    monkeypatch.setattr(Neighbours, "stay", lambda _: asyncio.sleep(SECONDS if stays else 0))
     kits = make_kits(tmp_path, small(rounds=10))
     screens: list[list[dict[str, Any]]] = []
     text = ""
@@ -84,7 +84,8 @@ def test_who_cannot_be_asked_is_shown_with_the_reason(tmp_path: Path) -> None:
     async def look() -> list[Seen]:
         watcher = Watcher(open_kit(kits[0]), patience=1.0)
         try:
-            while not all(seen.away for seen in watcher.seen[1:3]):
+            # On a slow machine one of them may miss the time for an answer now and then.
+            while not all(seen.away and seen.problem is None for seen in watcher.seen[1:3]):
                 await watcher.look()
             return watcher.seen
         finally:

@@ -22,6 +22,8 @@ from problems import samples, tiny_net
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="workers are forked on Linux only")
 CLIENTS = 6
+#: Whoever waits longer than this waits in vain, however slow the machine.
+SECONDS = 300
 #: Processes that other tests have left to this one.
 OTHERS: set[int] = set()
 #: What depends on who is quicker is tried so many times.
@@ -165,7 +167,7 @@ def test_a_worker_that_is_killed_is_named_with_the_signal(workers: int, number: 
     for _ in range(2):
         observer = Murderer(number)
         with pytest.raises(WorkerLost) as lost:
-            simulate(experiment(rounds=200), workers=workers, observer=observer)
+            simulate(experiment(rounds=20), workers=workers, observer=observer)
         words = f"worker {workers - 1} of {workers} (process {observer.victim}) was killed by {number.name}."
         assert str(lost.value).startswith(words)
         assert ("when memory runs out" in str(lost.value)) == (number == signal.SIGKILL)
@@ -184,7 +186,7 @@ def test_a_run_in_a_thread_of_its_own_has_workers_too() -> None:
 
     thread = threading.Thread(target=work)
     thread.start()
-    thread.join(60)
+    thread.join(SECONDS)
     assert len(found) == 2
     alone = simulate(experiment(dtype="float64"), workers=1)
     torch.testing.assert_close(found[0].vectors, alone.vectors, rtol=0, atol=1e-10)
@@ -250,7 +252,7 @@ def test_a_process_of_somebody_elses_pool_runs_alone(monkeypatch: pytest.MonkeyP
     """Such a process may have no children."""
     monkeypatch.delenv("GOSSAMER_WORKERS")
     with multiprocessing.get_context("fork").Pool(1) as pool:
-        alone, refused = pool.map_async(_in_a_pool, [None, 2]).get(60)
+        alone, refused = pool.map_async(_in_a_pool, [None, 2]).get(SECONDS)
         pool.close()
         pool.join()
     assert alone == str(CLIENTS)
