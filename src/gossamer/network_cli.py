@@ -261,7 +261,7 @@ def revoke(
     )
     terminal.out.print(
         f"[dim]Peers whose kit is elsewhere need the new list: copy {escape(str(kits / 'authority' / CRL))} into each "
-        "kit and restart its peer.[/]",
+        "kit. A running peer notices it.[/]",
         soft_wrap=True,
     )
 
