@@ -14,7 +14,7 @@ from gossamer.methods.quantized import pack_bits, quantize, quantizer_step, unpa
 from problems import Weights, engine, metropolis, play, samples
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
-law = settings(max_examples=12, deadline=None)
+law = settings(max_examples=8, deadline=None)
 seeds = st.integers(0, 2**32)
 clients = st.integers(3, 6)
 bits = st.integers(1, 16)

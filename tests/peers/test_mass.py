@@ -172,8 +172,8 @@ class RoundedEdge(Edge):
     tolerance = 1e-12  # relative to sums of up to some hundred shares, each about one
 
 
-Edge.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
-RoundedEdge.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Edge.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+RoundedEdge.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 TestEveryInterleavingInWholeNumbers = Edge.TestCase
 TestEveryInterleavingInDoublePrecision = RoundedEdge.TestCase
 

@@ -48,7 +48,8 @@ class AlternatesDirections:
         )
 
     def _descend(self, state: State, y: Tensor, direction: Tensor, round: Round) -> Local:
-        return {"y": descend(y, direction - state["dual"] + (y - state["x"]) / self.penalty, round)}
+        direction = direction - state["dual"]  # the old one is not held: a model may be large
+        return {"y": descend(y, direction + (y - state["x"]) / self.penalty, round)}
 
     def _send(self, state: State, y: Tensor, dual: Literal["old", "new"]) -> tuple[State, Message]:
         after = state["dual"] - (y - state["x"]) / self.penalty
