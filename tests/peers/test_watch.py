@@ -57,14 +57,21 @@ def test_watched_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sta
     """A peer that has finished is there for a while, and is seen; or it has gone, and the last look is kept."""
     monkeypatch.setattr(watch, "EVERY", 0.1)
     monkeypatch.setattr(watch, "GONE_AFTER", SECONDS if stays else 2.0)
-    monkeypatch.setattr(Neighbours, "stay", lambda _: asyncio.sleep(SECONDS if stays else 0))
     kits = make_kits(tmp_path, small(rounds=10))
     screens: list[list[dict[str, Any]]] = []
     text = ""
 
+    async def stay(self: Neighbours) -> None:
+        """Stays or leaves; but not before its last letters have arrived and somebody has been seen."""
+        while stays or not screens or any(link.waiting for link in self.links.values()):
+            await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(Neighbours, "stay", stay)
+
     def show(peers: list[Seen]) -> None:
         nonlocal text
-        screens.append([seen.to_dict() for seen in peers])
+        if screens or any(seen.problem is None for seen in peers):
+            screens.append([seen.to_dict() for seen in peers])
         text = as_text(peers, 80)
 
     with_running(make_peers(kits), lambda: follow(open_kit(kits[1]), show))
