@@ -5,9 +5,7 @@ mixed where the old one was. With two buffers the state before a round stays who
 has one only, and a round that is interrupted is computed again from the last checkpoint.
 """
 
-import ctypes
 import mmap
-import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -176,19 +174,6 @@ class _Uses(TorchFunctionMode):
     ) -> Any:
         self.seen |= self._watched & {id(value) for value in tree_leaves((args, kwargs))}
         return function(*args, **(kwargs or {}))
-
-
-def keep_freed_memory() -> None:
-    """Let this process keep the memory it frees, up to some dozen megabytes.
-
-    A step frees vectors of a megabyte and asks for the like of them at once. Where the C library hands these back to
-    the system in between, it costs a tenth of a step to fetch them again, page by page.
-    """
-    trim_threshold, mmap_threshold = -1, -3
-    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
-        library.mallopt(mmap_threshold, 32 << 20)
-        library.mallopt(trim_threshold, 32 << 20)
-        library.malloc_trim(0)
 
 
 def free_memory() -> int:

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from gossamer.allocator import keep_freed_memory
 from gossamer.engines.chunk import ChunkRunner, Plan, Prepared
 from gossamer.engines.client import About, Training, about_client, about_clients, full_gradient, this_round
-from gossamer.engines.memory import Buffers, keep_freed_memory, unread_by_receive
+from gossamer.engines.memory import Buffers, unread_by_receive
 from gossamer.methods import Message, Operator, Round, State, gossip_steps
 from gossamer.mixing import Mixer, Traffic
 from gossamer.workers import ALONE, Group, shares

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from gossamer.allocator import keep_freed_memory
 from gossamer.engines.chunk import COMPILE_AT, ChunkRunner, How, Outcome, Plan, gist
 from gossamer.engines.client import Training, about_clients, this_round
-from gossamer.engines.memory import keep_freed_memory
 from gossamer.engines.stacked import default_plan
 from gossamer.errors import ExperimentError
 from gossamer.methods import State, mixes

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gossamer.allocator import give_back
 from gossamer.engines.client import Training
 from gossamer.engines.isolated import Client, share_of
 from gossamer.errors import DivergenceError, RunFolderError
@@ -29,7 +30,6 @@ from gossamer.peers.letters import Damaged, Letter
 from gossamer.peers.losses import Losses
 from gossamer.peers.mailbox import Mailbox
 from gossamer.peers.mass import Parcel
-from gossamer.peers.memory import give_back
 from gossamer.peers.neighbours import Neighbours
 from gossamer.peers.outbox import Outbox
 from gossamer.peers.plan import Plan

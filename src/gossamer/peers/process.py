@@ -9,10 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from gossamer.allocator import share_holes
 from gossamer.orphans import die_with_who_started_us
 from gossamer.peers.data import peer_training
 from gossamer.peers.kit import open_kit
-from gossamer.peers.memory import share_holes
 from gossamer.peers.metrics import serve
 from gossamer.peers.peer import Peer
 from gossamer.peers.weather import Weather
