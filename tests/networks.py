@@ -14,6 +14,7 @@ from torch import Tensor
 from forked import Forked
 from gossamer import Experiment
 from gossamer.peers.data import peer_training
+from gossamer.peers.journal import under
 from gossamer.peers.kit import open_kit, write_kits
 from gossamer.peers.peer import Peer
 from gossamer.peers.replay import replay
@@ -102,4 +103,4 @@ def state_of(kit: Path) -> dict[str, Tensor]:
 
     newest = checkpoint_paths(kit / "run" / "checkpoints")[0][0]
     _, tensors = load_tensors(newest)
-    return {name.removeprefix("state/"): value for name, value in tensors.items() if name.startswith("state/")}
+    return under("state/", tensors)

@@ -9,6 +9,7 @@ from torch import Tensor
 from gossamer.engines.isolated import together
 from gossamer.methods import Message
 from gossamer.peers import wire_pb2 as wire
+from gossamer.peers.journal import under
 from gossamer.peers.letters import Letter
 from gossamer.peers.mailbox import Mailbox
 from gossamer.peers.mass import InEdge, OutEdge, Parcel
@@ -94,9 +95,7 @@ class Edges:
     def load(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
         """Go back to what `state` gave."""
         for sender, about in numbers.items():
-            prefix = f"{sender}/"
-            kept = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-            self.into(int(sender)).load(kept, about)
+            self.into(int(sender)).load(under(f"{sender}/", tensors), about)
 
 
 def parcel_of(letter: Letter) -> Parcel:

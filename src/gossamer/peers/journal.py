@@ -47,17 +47,30 @@ def next_life(folder: Path) -> int:
     return number
 
 
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a checkpoint whose names begin like this, by the rest of their names."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
 class Journal:
-    """The trace and the checkpoints of a peer."""
+    """The trace and the checkpoints of a peer, as they are in its folder; nothing is written before it is begun."""
 
     def __init__(self, folder: Path) -> None:
         self._trace = folder / "trace.jsonl"
         self._checkpoints = folder / "checkpoints"
-        make_folder(self._checkpoints)
-        self.lines = _whole_lines(self._trace)
+        text = self._trace.read_text(encoding="utf-8") if self._trace.exists() else ""
+        #: Whether the trace ends with a whole line: a kill may cut the last one short, which then does not count.
+        self.whole = text.endswith("\n") or not text
+        self.lines: list[Line] = [json.loads(line) for line in text.split("\n")[:-1]]
         self._mixed = {line["step"]: line for line in self.lines if "step" in line}
         #: Where the peer went on after an absence, by the round that it had come back to.
         self.skips: dict[int, int] = dict(line["skip"] for line in self.lines if "skip" in line)
+
+    def begin(self) -> None:
+        """Make ready for writing."""
+        make_folder(self._checkpoints)
+        if not self.whole:
+            write_text(self._trace, "".join(json.dumps(line) + "\n" for line in self.lines))
 
     def mixed(self, step: int) -> Line | None:
         """What was mixed at a gossip step, if that was written down by an earlier process."""
@@ -86,14 +99,3 @@ class Journal:
                 )
             return int(about["round"]), tensors, said
         return None
-
-
-def _whole_lines(path: Path) -> list[Line]:
-    """The lines of the trace; one that a kill cut short is dropped."""
-    if not path.exists():
-        return []
-    text = path.read_text(encoding="utf-8")
-    lines = [json.loads(line) for line in text.split("\n")[:-1]]
-    if not text.endswith("\n") and text:
-        write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
-    return lines

@@ -24,7 +24,7 @@ from gossamer.methods import Message, Operator, arrived
 from gossamer.peers import wire_pb2 as wire
 from gossamer.peers.door import AHEAD, Door
 from gossamer.peers.edges import Edges, parcel_of
-from gossamer.peers.journal import Journal, Line, next_life, take_folder
+from gossamer.peers.journal import Journal, Line, next_life, take_folder, under
 from gossamer.peers.kit import Kit
 from gossamer.peers.letters import Damaged, Letter
 from gossamer.peers.losses import Losses
@@ -72,6 +72,7 @@ class Peer:
         )
         self.report = Report(kit, training, folder, watch)
         self.journal = Journal(folder)
+        self.journal.begin()
         self.outbox = Outbox(folder / "outbox", self.exchange.sync)
         self.mailbox = Mailbox(folder / "inbox")
         self.edges = Edges(self.mailbox, self.schema.model_dtype)
@@ -293,13 +294,13 @@ class Peer:
         if found is None:
             return
         self.now.done, tensors, about = found
-        fresh, state = self.client.state, _under("state/", tensors)
+        fresh, state = self.client.state, under("state/", tensors)
         if {n: v.shape for n, v in state.items()} != {n: v.shape for n, v in fresh.items()}:
             raise RunFolderError(
                 f"{self.folder}: holds the state of another model or method than the kit's experiment."
             )
         self.client.state = {name: state[name].to(fresh[name].device) for name in fresh}
-        self.edges.load(_under("edge/", tensors), about["edges"])
+        self.edges.load(under("edge/", tensors), about["edges"])
         self.losses.load(about["losses"])
         self.now.floor = self.now.done * self.schema.steps
 
@@ -368,7 +369,3 @@ class Unread(Mapping[int, Message]):
 
     def __len__(self) -> int:
         return len(self._letters)
-
-
-def _under(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

@@ -18,10 +18,9 @@ from gossamer.engines.client import Training
 from gossamer.engines.isolated import Client, pushed_names, share_of, together
 from gossamer.errors import GossamerError, RunFolderError
 from gossamer.methods import Message, Operator, arrived, gossip_steps
-from gossamer.peers.journal import Journal
+from gossamer.peers.journal import Journal, under
 from gossamer.peers.kit import NETWORK, KitError, kits_in
 from gossamer.peers.roster import EXPERIMENT_DATA, Roster, load_kit_roster
-from gossamer.runs.checkpoint import checkpoint_paths
 from gossamer.runs.folder import EXPERIMENT, FINAL, RunFolder, read_lines
 from gossamer.simulation import one_thread, prepare
 
@@ -345,24 +344,18 @@ def _check_whole(kits: Path, places: Mapping[str, Path], rounds: int) -> None:
 
 def _read(run: Path, roster: Roster) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
     """The trace of a finished run, and the state after its last round."""
-    trace, checkpoints = run / "trace.jsonl", RunFolder(run).checkpoints
     try:
-        # Looked at before it is opened: a journal mends its trace and makes its folder, and this is not to write.
-        if not trace.read_bytes().endswith(b"\n") or not checkpoint_paths(checkpoints):
-            raise ValueError
         journal = Journal(run)
         last = journal.last(roster.digest)
-        if last is None or last[0] != roster.experiment.rounds:
+        if not (journal.whole and journal.lines) or last is None or last[0] != roster.experiment.rounds:
             raise ValueError
         if not all(isinstance(line, dict) and line.keys() & {"step", "skip"} for line in journal.lines):
             raise ValueError
     except (OSError, ValueError):
         raise RunFolderError(
-            f"{run}: is not whole: {trace.name} or the last of {checkpoints.name}/ is missing or cut short; copy the "
-            "run anew"
+            f"{run}: is not whole: trace.jsonl or the last of checkpoints/ is missing or cut short; copy the run anew"
         ) from None
-    prefix = "state/"
-    return journal.lines, {n.removeprefix(prefix): value for n, value in last[1].items() if n.startswith(prefix)}
+    return journal.lines, under("state/", last[1])
 
 
 def _difference(training: Training, replayed: Tensor, run: Path, state: Mapping[str, Tensor]) -> float:

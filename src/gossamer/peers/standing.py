@@ -25,7 +25,7 @@ class Standing:
     finished: bool = False
     others: dict[int, int] = field(default_factory=dict)
     """The round of each other peer that has been heard of."""
-    version: str = field(default_factory=lambda: VERSION)
+    version: str = VERSION
 
     def hello(self) -> wire.Hello:
         """What is told to whoever asks."""
