@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from gossamer import Experiment, per_client, simulate
 from gossamer.errors import ExperimentError, GossamerError, RunFolderError
 from gossamer.simulation import Diverged, Interrupted, Metrics, Silent
-from gossamer.workers import WorkerLost, as_group, can_fork
+from gossamer.workers import WorkerLost, as_group, can_fork, launch
 from problems import samples, tiny_net
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="workers are forked on Linux only")
@@ -171,6 +171,17 @@ def test_a_worker_that_is_killed_is_named_with_the_signal(workers: int, number: 
         words = f"worker {workers - 1} of {workers} (process {observer.victim}) was killed by {number.name}."
         assert str(lost.value).startswith(words)
         assert ("when memory runs out" in str(lost.value)) == (number == signal.SIGKILL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_worker_that_does_not_start_is_not_waited_for(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It dies, or hangs, before it could join the others."""
+    monkeypatch.setattr(launch, "die_with", lambda parent: os.kill(os.getpid(), number))
+    monkeypatch.setattr(launch, "START_UP", 60.0 if number == signal.SIGKILL else 0.5)
+    says = "was killed by SIGKILL" if number == signal.SIGKILL else "did not start within 0.5 s.*with one worker"
+    with pytest.raises(WorkerLost, match=rf"^worker 1 of 2 \(process \d+\) {says}"):
+        simulate(experiment(), workers=2)
+    monkeypatch.undo()
 
 
 def test_a_run_in_a_thread_of_its_own_has_workers_too() -> None:

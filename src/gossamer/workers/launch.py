@@ -188,7 +188,11 @@ class _Forked:
             except (EOFError, OSError):
                 up = False
             if not up:
-                raise WorkerLost(f"worker {rank} of {self.workers} (process {child.pid}) does not start.")
+                raise WorkerLost(
+                    f"worker {rank} of {self.workers} (process {child.pid}) did not start within {START_UP:g} s. The "
+                    "machine may be overloaded, or something in this program does not survive a fork: try it again, or "
+                    "with one worker."
+                )
 
     def _be_worker(self, rank: int, meeting: str, work: Callable[[Group], Any], says: Connection, parent: int) -> None:
         """The life of a forked worker; the process ends with it."""
