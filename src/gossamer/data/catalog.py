@@ -202,21 +202,27 @@ class FashionMnist:
 
 
 @part
-class Cifar10:
-    """CIFAR-10, photographs of ten kinds of things, 32 × 32 colour: 50,000 training and 10,000 test images."""
+class Photographs:
+    """What the two sets of photographs share."""
 
     augment: Annotated[bool, Field(description="flip and shift training images at random")] = True
     rule: Annotated[Literal["always", "half"], Field(description="shift every image, or half of them")] = "always"
     train_samples: Count | None = None
 
     shape: ClassVar[tuple[int, ...]] = (3, 32, 32)
-    classes: ClassVar[int] = 10
-    scaling: ClassVar[Scaling] = Scaling(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616))
 
     @property
     def augmentation(self) -> Augmentation | None:
         """What happens to training images."""
         return Augmentation(rule=self.rule) if self.augment else None
+
+
+@part
+class Cifar10(Photographs):
+    """CIFAR-10, photographs of ten kinds of things, 32 × 32 colour: 50,000 training and 10,000 test images."""
+
+    classes: ClassVar[int] = 10
+    scaling: ClassVar[Scaling] = Scaling(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616))
 
     def load(self, directory: Path, progress: bool | None = None) -> Dataset:
         *train, test = obtain(CIFAR10, directory, progress)
@@ -235,21 +241,11 @@ class Cifar10:
 
 
 @part
-class Cifar100:
+class Cifar100(Photographs):
     """CIFAR-100, photographs of a hundred kinds of things, 32 × 32 colour: 50,000 training and 10,000 test images."""
 
-    augment: Annotated[bool, Field(description="flip and shift training images at random")] = True
-    rule: Annotated[Literal["always", "half"], Field(description="shift every image, or half of them")] = "always"
-    train_samples: Count | None = None
-
-    shape: ClassVar[tuple[int, ...]] = (3, 32, 32)
     classes: ClassVar[int] = 100
     scaling: ClassVar[Scaling] = Scaling(mean=(0.5071, 0.4865, 0.4409), std=(0.2673, 0.2564, 0.2762))
-
-    @property
-    def augmentation(self) -> Augmentation | None:
-        """What happens to training images."""
-        return Augmentation(rule=self.rule) if self.augment else None
 
     def load(self, directory: Path, progress: bool | None = None) -> Dataset:
         train, test = obtain(CIFAR100, directory, progress)
