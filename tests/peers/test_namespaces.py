@@ -159,7 +159,7 @@ def last_accuracy(kit: Path) -> float:
     return float(json.loads((kit / "run" / "metrics.jsonl").read_text().splitlines()[-1])["test_accuracy"])
 
 
-@pytest.mark.parametrize("method", ["sgp"])
+@pytest.mark.parametrize("method", ["dfedavg", "sgp"])
 def test_a_network_that_loses_packets_and_falls_apart_learns_as_well(
     method: str, tmp_path: Path, cables: Cables, processes: list[Process]
 ) -> None:

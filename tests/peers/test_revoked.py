@@ -25,8 +25,9 @@ def test_a_list_that_comes_while_a_peer_runs(tmp_path: Path) -> None:
     (kits[0] / CRL).write_bytes(b"nothing")
     assert [serial in revoked for serial in serials] == [False, True, False]
     assert "unreadable" in said[-1][1]["reason"]
-    (kits[0] / CRL).write_bytes(next(iter(Authority.create().files.items()))[1])  # not a list, and not this network's
+    (kits[0] / CRL).write_bytes(Authority.create().files[CRL])  # of another network
     assert serials[1] in revoked
+    assert "signed by somebody else" in said[-1][1]["reason"]
     (kits[0] / CRL).write_bytes(older)  # who can write here cannot take a name from the list by putting an older one
     assert serials[1] in revoked
     (kits[0] / CRL).unlink()
