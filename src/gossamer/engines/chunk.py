@@ -16,10 +16,19 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import grad_and_value, vmap
+from torch.func import vmap
 
 from gossamer.data import Batch, Gathered
-from gossamer.engines.client import About, Training, about_clients, take_step, this_round, with_tape
+from gossamer.engines.client import (
+    About,
+    Differentiate,
+    Training,
+    about_clients,
+    take_step,
+    this_round,
+    with_functions,
+    with_tape,
+)
 from gossamer.methods import Local, Message, State
 from gossamer.randomness import Purpose, torch_seed
 
@@ -189,9 +198,11 @@ class ChunkRunner:
 
     def _eagerly(self, index: int, alone: bool, steps: int | None) -> Step:
         """Steps as written: by the ordinary tape for one client, which costs less where nothing is vectorised."""
-        return _in_a_row(self._as_step(index, alone, with_tape if alone else grad_and_value, plain_rate=True), steps)
+        return _in_a_row(self._as_step(index, alone, with_tape if alone else with_functions, plain_rate=True), steps)
 
-    def _as_step(self, index: int, alone: bool, differentiate: Any = grad_and_value, plain_rate: bool = False) -> Step:
+    def _as_step(
+        self, index: int, alone: bool, differentiate: Differentiate = with_functions, plain_rate: bool = False
+    ) -> Step:
         def one(state: State, local: Local, batch: Batch, about: About, lr: Tensor) -> tuple[Local, Tensor]:
             round = this_round(self.training, index, about)
             if not plain_rate:  # a number would be recorded for good, but it changes from round to round

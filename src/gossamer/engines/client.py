@@ -6,14 +6,18 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.func import grad_and_value
 
 from gossamer.data import Batch, Batches, Dataset
 from gossamer.graphs import Network
 from gossamer.methods import Gradient, Local, Method, Round, State, gossip_steps
-from gossamer.models import Loss, VectorModel, sample_losses
+from gossamer.models import Loss, Parameters, VectorModel, sample_losses
 from gossamer.randomness import Purpose, generator
 
-Differentiate = Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], tuple[Tensor, Tensor]]]
+Objective = Callable[[Parameters], Tensor]
+GradientAndLoss = Callable[[Tensor], tuple[Tensor, Tensor]]
+#: How the gradient of an objective of a model is taken.
+Differentiate = Callable[[Objective, VectorModel], GradientAndLoss]
 About = dict[str, Tensor]
 
 #: Samples of a full local gradient that are differentiated at once.
@@ -42,11 +46,11 @@ def take_step(
 ) -> tuple[Local, Tensor]:
     """One local step, and the loss of its mini-batch before it."""
 
-    def objective(x: Tensor) -> Tensor:
+    def objective(x: Parameters) -> Tensor:
         losses = sample_losses(work.loss, work.model(x, batch.inputs), batch.targets)
         return (losses * batch.weights).sum()
 
-    gradient = Gradient(differentiate(objective), work.weight_decay, work.clip)
+    gradient = Gradient(differentiate(objective, work.model), work.weight_decay, work.clip)
     after = work.method.step(state, local, gradient, round)
     loss = gradient.losses[0] if gradient.losses else batch.weights.new_zeros(())
     return after, loss
@@ -61,10 +65,10 @@ def full_gradient(work: Training, client: int, x: Tensor) -> Tensor:
         inputs = work.dataset.scaling.apply(work.dataset.train.inputs[rows], x.dtype)
         targets = work.dataset.train.targets[rows]
 
-        def objective(v: Tensor, inputs: Tensor = inputs, targets: Tensor = targets) -> Tensor:
+        def objective(v: Parameters, inputs: Tensor = inputs, targets: Tensor = targets) -> Tensor:
             return sample_losses(work.loss, work.model(v, inputs), targets).sum() / len(part)
 
-        total += with_tape(objective)(x)[0]
+        total += with_tape(objective, work.model)(x)[0]
     return total
 
 
@@ -102,13 +106,25 @@ def this_round(work: Training, index: int, about: About) -> Round:
     return Round(index, work.rounds, work.lr * work.lr_decay**index, share=share, **about)
 
 
-def with_tape(objective: Callable[[Tensor], Tensor]) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """`grad_and_value` by the ordinary tape, which costs less where nothing is vectorised."""
+def with_tape(objective: Objective, model: VectorModel) -> GradientAndLoss:
+    """By the ordinary tape, which costs less where nothing is vectorised.
+
+    Each layer's part of the gradient is added where it belongs in the vector as soon as it is known, and freed: the
+    derivative of a vector would be held twice, in parts and as a whole.
+    """
 
     def gradient_and_loss(x: Tensor) -> tuple[Tensor, Tensor]:
-        leaf = x.detach().requires_grad_()
-        loss = objective(leaf)
-        (gradient,) = torch.autograd.grad(loss, leaf)
+        gradient = torch.zeros_like(x)
+        leaves = model.unflatten(x.detach())
+        for name, room in model.unflatten(gradient).items():
+            leaves[name].requires_grad_().grad = room
+        loss = objective(leaves)
+        torch.autograd.backward(loss)
         return gradient, loss.detach()
 
     return gradient_and_loss
+
+
+def with_functions(objective: Objective, model: VectorModel) -> GradientAndLoss:  # noqa: ARG001  # as `with_tape`
+    """By a function of the vector, which can be vectorised and recorded."""
+    return grad_and_value(objective)

@@ -1,7 +1,7 @@
 """The networks, and a module as a function of one flat vector."""
 
 from gossamer.models.losses import LOSSES, CrossEntropy, Loss, SquaredError, sample_losses
-from gossamer.models.vector import VectorModel, build_model
+from gossamer.models.vector import Parameters, VectorModel, build_model
 from gossamer.models.zoo import MODELS, make_module
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "MODELS",
     "CrossEntropy",
     "Loss",
+    "Parameters",
     "SquaredError",
     "VectorModel",
     "build_model",

@@ -7,12 +7,16 @@ matrix product. This is where a module becomes such a function, and a vector bec
 import copy
 import math
 from collections.abc import Callable
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from gossamer.errors import ExperimentError
+
+#: The parameters of a model: as one flat vector, or as the named tensors that lie in it.
+Parameters: TypeAlias = Tensor | dict[str, Tensor]
 
 
 class VectorModel:
@@ -36,6 +40,8 @@ class VectorModel:
         self.shapes = [p.shape for p in parameters.values()]
         self.lengths = [math.prod(shape) for shape in self.shapes]
         self.size = sum(self.lengths)
+        #: Bytes of its largest tensor.
+        self.largest = max(p.nbytes for p in parameters.values())
         #: The vector the module came with: every client's starting point.
         self.initial = torch.cat([p.detach().reshape(-1) for p in parameters.values()])
         self._share_initial()
@@ -58,9 +64,10 @@ class VectorModel:
         pieces = torch.split(x, self.lengths)
         return {n: p.view(shape) for n, p, shape in zip(self.names, pieces, self.shapes, strict=True)}
 
-    def __call__(self, x: Tensor, inputs: Tensor) -> Tensor:
+    def __call__(self, x: Parameters, inputs: Tensor) -> Tensor:
         """The module's outputs with parameters x."""
-        outputs: Tensor = functional_call(self.template, self.unflatten(x), (inputs,))
+        named = self.unflatten(x) if isinstance(x, Tensor) else x
+        outputs: Tensor = functional_call(self.template, named, (inputs,))
         return outputs
 
     def module(self, x: Tensor) -> nn.Module:

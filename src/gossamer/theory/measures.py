@@ -6,7 +6,7 @@ augmentation and dropout.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -17,10 +17,10 @@ from scipy.sparse.csgraph import laplacian
 from torch import Tensor
 
 from gossamer.data import Batches
-from gossamer.engines.client import FULL_GRADIENT_BATCH, Training, with_tape
+from gossamer.engines.client import FULL_GRADIENT_BATCH, Objective, Training, with_tape
 from gossamer.errors import ExperimentError
 from gossamer.graphs import GraphSummary, Network
-from gossamer.models import sample_losses
+from gossamer.models import Parameters, sample_losses
 
 #: Mini-batches of a client that its gradient noise is measured on: the first ones of the first round.
 NOISE_BATCHES = 5
@@ -31,8 +31,6 @@ CURVATURE_TOLERANCE = 1e-3
 #: Steps over which the contraction of push-sum is measured, and clients up to which it is.
 PUSH_STEPS, PUSH_CLIENTS = 20, 2000
 NEGLIGIBLE = 1e-9
-
-Objective = Callable[[Tensor], Tensor]
 
 
 class Measured(NamedTuple):
@@ -97,7 +95,7 @@ def objectives(work: Training, rows: NDArray[np.int64], weights: Tensor | None =
         share: Tensor | float = 1 / len(rows) if weights is None else weights[cut]
 
         def objective(
-            x: Tensor, inputs: Tensor = inputs, targets: Tensor = targets, share: Tensor | float = share
+            x: Parameters, inputs: Tensor = inputs, targets: Tensor = targets, share: Tensor | float = share
         ) -> Tensor:
             return (sample_losses(work.loss, work.model(x, inputs), targets) * share).sum()
 
@@ -108,7 +106,7 @@ def gradient_of(work: Training, rows: NDArray[np.int64], x: Tensor) -> tuple[Ten
     """The gradient and the value of the mean loss of some samples, with weight decay."""
     gradient, value = work.weight_decay * x, 0.5 * work.weight_decay * float(x.square().sum())
     for objective in objectives(work, rows):
-        piece, loss = with_tape(objective)(x)
+        piece, loss = with_tape(objective, work.model)(x)
         gradient, value = gradient + piece, value + float(loss)
     return gradient, value
 
