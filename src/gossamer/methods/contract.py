@@ -166,8 +166,8 @@ def per_step(difference: Tensor, round: Round) -> Tensor:
     return difference / (torch.clamp(round.steps, min=1) * round.lr)
 
 
-def descend(x: Tensor, direction: Tensor, round: Round) -> Tensor:
-    """x − η·direction in one pass: of a large model the product would be one more vector, if only for a moment."""
-    if isinstance(round.lr, Tensor):  # as engines have it that record a step for all rounds
-        return torch.addcmul(x, direction, round.lr, value=-1)
-    return torch.sub(x, direction, alpha=round.lr)
+def descend(x: Tensor, direction: Tensor, rate: float | Tensor) -> Tensor:
+    """x − rate·direction in one pass: of a large model the product would be one more vector, if only for a moment."""
+    if isinstance(rate, Tensor):  # as engines have it that record a step for all rounds
+        return torch.addcmul(x, direction, rate, value=-1)
+    return torch.sub(x, direction, alpha=rate)

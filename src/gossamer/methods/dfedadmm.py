@@ -48,13 +48,18 @@ class AlternatesDirections:
         )
 
     def _descend(self, state: State, y: Tensor, direction: Tensor, round: Round) -> Local:
-        direction = direction - state["dual"]  # the old one is not held: a model may be large
-        return {"y": descend(y, direction + (y - state["x"]) / self.penalty, round)}
+        # Term by term: of a large model, no more is ever held than y, a term and the sum.
+        pull = round.lr / self.penalty
+        after = descend(y, direction, round.lr)
+        del direction
+        after = descend(after, state["dual"], -round.lr)
+        after = descend(after, state["x"], -pull)
+        return {"y": descend(after, y, pull)}
 
     def _send(self, state: State, y: Tensor, dual: Literal["old", "new"]) -> tuple[State, Message]:
-        after = state["dual"] - (y - state["x"]) / self.penalty
+        after = descend(state["dual"], y - state["x"], 1 / self.penalty)
         told = state["dual"] if dual == "old" else after
-        return {"x": state["x"], "dual": after}, {"x": y - self.penalty * told}
+        return {"x": state["x"], "dual": after}, {"x": descend(y, told, self.penalty)}
 
 
 @part

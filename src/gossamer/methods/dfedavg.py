@@ -30,7 +30,7 @@ class DFedAvg(AveragesModels):
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         y = local["y"]
-        return {"y": descend(y, gradient(y), round)}
+        return {"y": descend(y, gradient(y), round.lr)}
 
 
 @part
@@ -56,7 +56,7 @@ class DFedAvgM(AveragesModels):
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         y = local["y"]
         velocity = heavy_ball(local["velocity"], gradient(y), self.momentum)
-        return {"y": descend(y, velocity, round), "velocity": velocity}
+        return {"y": descend(y, velocity, round.lr), "velocity": velocity}
 
 
 @part
@@ -88,7 +88,7 @@ class DPSGD:
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         y = local["y"]
-        return {"y": descend(y, gradient(y), round)}
+        return {"y": descend(y, gradient(y), round.lr)}
 
     def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
         if self.order == "adapt-then-combine":

@@ -31,7 +31,7 @@ class DFedSAM(AveragesModels):
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         y = local["y"]
-        return {"y": descend(y, sam_gradient(gradient, y, self.rho), round)}
+        return {"y": descend(y, sam_gradient(gradient, y, self.rho), round.lr)}
 
 
 @part

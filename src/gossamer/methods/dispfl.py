@@ -60,7 +60,7 @@ class DisPFL:
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         dense = gradient(local["y"])
-        return {"y": descend(local["y"], dense, round) * state["mask"], "gradient": dense}
+        return {"y": descend(local["y"], dense, round.lr) * state["mask"], "gradient": dense}
 
     def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
         assert round.noise is not None

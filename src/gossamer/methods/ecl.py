@@ -80,7 +80,7 @@ def default_coupling(round: Round) -> Tensor:
 def proximal_step(y: Tensor, S: Tensor, gradient: Tensor, coupling: Tensor | float, round: Round) -> Tensor:
     """One linearised step on the local problem, with the pull of the edges taken at the new point."""
     pull = round.lr * coupling
-    return (descend(y, gradient, round) + pull * S) / (1 + pull * round.degree)
+    return (descend(y, gradient, round.lr) + pull * S) / (1 + pull * round.degree)
 
 
 @part
@@ -124,4 +124,4 @@ class PDMM(CouplesEdges):
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         y, coupling = local["y"], default_coupling(round) if self.coupling is None else self.coupling
-        return {"y": descend(y, gradient(y) + coupling * (round.degree * y - state["S"]), round)}
+        return {"y": descend(y, gradient(y) + coupling * (round.degree * y - state["S"]), round.lr)}

@@ -26,7 +26,7 @@ class FedAvg(AveragedByServer):
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         y = local["y"]
-        return {"y": descend(y, gradient(y), round)}
+        return {"y": descend(y, gradient(y), round.lr)}
 
 
 @part
@@ -44,4 +44,4 @@ class FedSAM(AveragedByServer):
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         y = local["y"]
-        return {"y": descend(y, sam_gradient(gradient, y, self.rho), round)}
+        return {"y": descend(y, sam_gradient(gradient, y, self.rho), round.lr)}

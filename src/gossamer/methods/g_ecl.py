@@ -58,7 +58,7 @@ class GECL:
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         v = gradient(state["x"]) - state["dual"]
-        return {"x": descend(state["base"], v, round), "v": v}
+        return {"x": descend(state["base"], v, round.lr), "v": v}
 
     def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
         return {**state, **local}, {"x": local["x"], "v": local["v"]}
@@ -97,7 +97,7 @@ class StepsFromTheAverage:
         return {"y": state["base"], "at": state["x" if self.start == "local" else "base"]}
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
-        y = descend(local["y"], gradient(local["at"]) - state["dual"], round)
+        y = descend(local["y"], gradient(local["at"]) - state["dual"], round.lr)
         return {"y": y, "at": y}
 
     def model(self, state: State) -> Tensor:

@@ -55,4 +55,4 @@ def sam_gradient(gradient: Gradient, x: Tensor, rho: float) -> Tensor:
 
 def heavy_ball(velocity: Tensor, direction: Tensor, momentum: float) -> Tensor:
     """The velocity after one more step in `direction`."""
-    return momentum * velocity + direction
+    return torch.add(direction, velocity, alpha=momentum)

@@ -35,7 +35,7 @@ class OverlapSGP:
         return {"x": round.own_weight * x, "weight": round.own_weight * weight, "sent": x, "sent_weight": weight}
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
-        return {**local, "x": descend(local["x"], gradient(local["x"] / local["weight"]), round)}
+        return {**local, "x": descend(local["x"], gradient(local["x"] / local["weight"]), round.lr)}
 
     def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
         message = {"x": local["sent"], "weight": local["sent_weight"]}

@@ -62,7 +62,7 @@ class SGP(PushesMass):
         return {"x": state["x"]}
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
-        return {"x": descend(local["x"], gradient(local["x"] / state["weight"]), round)}
+        return {"x": descend(local["x"], gradient(local["x"] / state["weight"]), round.lr)}
 
 
 @part
@@ -76,7 +76,7 @@ class OSGP(PushesMass):
         return {"x": state["x"]}
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
-        return {"x": descend(local["x"], gradient(local["x"] / state["weight"]), round)}
+        return {"x": descend(local["x"], gradient(local["x"] / state["weight"]), round.lr)}
 
 
 @part
@@ -93,7 +93,7 @@ class DFedSGPM(PushesMass):
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         velocity = heavy_ball(local["velocity"], gradient(local["x"] / state["weight"]), self.momentum)
-        return {"x": descend(local["x"], velocity, round), "velocity": velocity}
+        return {"x": descend(local["x"], velocity, round.lr), "velocity": velocity}
 
 
 @part
@@ -112,7 +112,7 @@ class DFedSGPSM(PushesMass):
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         direction = sam_gradient(gradient, local["x"] / state["weight"], self.rho)
         velocity = heavy_ball(local["velocity"], direction, self.momentum)
-        return {"x": descend(local["x"], velocity, round), "velocity": velocity}
+        return {"x": descend(local["x"], velocity, round.lr), "velocity": velocity}
 
 
 @part
@@ -148,4 +148,4 @@ class AsyNG(PushesMass):
         return {"x": state["x"]}
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
-        return {"x": descend(local["x"], gradient(self.model(state)), round)}
+        return {"x": descend(local["x"], gradient(self.model(state)), round.lr)}

@@ -48,7 +48,7 @@ class QDFedAvgM:
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         velocity = heavy_ball(local["velocity"], gradient(local["y"]), self.momentum)
-        return {"y": descend(local["y"], velocity, round), "velocity": velocity}
+        return {"y": descend(local["y"], velocity, round.lr), "velocity": velocity}
 
     def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
         change = local["y"] - state["x"]

@@ -34,7 +34,7 @@ class QGDSGDm:
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         y = local["y"]
-        return {"y": descend(y, self.momentum * state["direction"] + gradient(y), round)}
+        return {"y": descend(y, self.momentum * state["direction"] + gradient(y), round.lr)}
 
     def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
         return state, {"x": local["y"]}
@@ -68,7 +68,7 @@ class KGT:
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         y = local["y"]
-        return {"y": descend(y, gradient(y) + state["correction"], round)}
+        return {"y": descend(y, gradient(y) + state["correction"], round.lr)}
 
     def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
         x, y = state["x"], local["y"]
@@ -102,7 +102,7 @@ class OledFL:
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         y = local["y"]
-        return {"y": descend(y, sam_gradient(gradient, y, self.rho), round)}
+        return {"y": descend(y, sam_gradient(gradient, y, self.rho), round.lr)}
 
     def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
         return {**state, "last": local["y"]}, {"x": local["y"]}

@@ -32,7 +32,7 @@ class ControlsDrift:
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         y = local["y"]
-        return {"y": descend(y, gradient(y) - state["control"] + state["mean_control"], round)}
+        return {"y": descend(y, gradient(y) - state["control"] + state["mean_control"], round.lr)}
 
     def model(self, state: State) -> Tensor:
         return state["x"]
