@@ -1,4 +1,4 @@
-"""What a letter between two peers costs: a model of 45 MB over a real link, against plain TLS sockets.
+"""What a letter between two peers costs: a ResNet-18 of 45 MB over a real link, against plain TLS sockets.
 
     python -m benchmarks.peers
     python -m benchmarks.peers --out docs/tables/peers.md
@@ -53,8 +53,9 @@ from gossamer.peers.roster import Exchange, Member, Roster
 from gossamer.peers.schema import Schema
 from gossamer.simulation import prepare
 
-#: Units in each of two layers on digits: 11.2 million parameters, as in ResNet-18.
-WIDTH = 3310
+#: 11.2 million parameters, on images of 8 × 8: it is the model that is large. And one of almost nothing.
+LARGE = "resnet-18"
+IDLE = "softmax"
 #: Peers of the run whose memory is measured; on a ring each hears from two others.
 PEERS, ROUNDS = 3, 3
 METHODS = ("dfedavg", "dfedadmm-sam", "sgp")
@@ -62,10 +63,10 @@ MB = 1e6
 ANSWER = b"!"
 
 
-def experiment(method: str, peers: int, width: int, rounds: int) -> Experiment:
-    """Little work with a large model."""
+def experiment(method: str, peers: int, model: str, rounds: int) -> Experiment:
+    """Little work, with a large model or a small one."""
     return Experiment(
-        method=method, clients=peers, rounds=rounds, model={"name": "mnist-2nn", "width": width}, batch_size=4,
+        method=method, clients=peers, rounds=rounds, model=model, batch_size=4,
         local_steps=2, dataset={"name": "digits", "train_samples": 8 * peers}, lr=0.01,
         evaluate={"every": 0, "clients": 0, "training": 0},
     )  # fmt: skip
@@ -192,14 +193,14 @@ class Speed:
         return statistics.median(self.ratios(self.linked))
 
 
-async def take_turns(width: int, repeats: int) -> Speed:
+async def take_turns(model: str, repeats: int) -> Speed:
     """Send one model after the other, in both ways; the first turn of each, which connects, is not counted."""
     import torch
 
     rounds = repeats + 1
     written, linked, plain = [], [], []
     with tempfile.TemporaryDirectory() as folder:
-        kits = make_kits(Path(folder) / "kits", experiment("dfedavg", PEERS, width, rounds))
+        kits = make_kits(Path(folder) / "kits", experiment("dfedavg", PEERS, model, rounds))
         kit = open_kit(kits[0])
         sender = Peer(kit, peer_training(kit), kits[0] / "run")
         message = {"x": torch.randn_like(sender.client.state["x"])}
@@ -251,13 +252,13 @@ class Memory:
     #: Kept between rounds; and beside that, carried through local steps and kept for each edge.
     state: int
     working: int
-    #: Of each run.
+    #: Of each peer, in each run.
     peaks: list[int]
     idle: int
 
     @property
     def models(self) -> list[float]:
-        """Model sizes beyond the idle process and the method's state, run by run."""
+        """Model sizes beyond the idle process and the method's state, of each peer in each run."""
         return [(peak - self.idle - self.state) / self.model for peak in self.peaks]
 
 
@@ -269,24 +270,34 @@ def most_memory() -> int:
     raise RuntimeError("this system does not tell")
 
 
-def peak_of(method: str, width: int) -> int:
-    """The most that any peer of a short run held."""
+def load_convolutions() -> None:
+    """Have the library's code for convolutions in memory, with whatever model: it is no part of what a model takes."""
+    from torch import nn, randn
+
+    layers = [nn.Conv2d(1, 32, 3, 1, 1), nn.GroupNorm(32, 32), nn.ReLU(), nn.Conv2d(32, 32, 3, 2, 1)]
+    layers += [nn.Conv2d(32, 32, 1, 2), nn.AdaptiveAvgPool2d(1)]
+    nn.Sequential(*layers)(randn(4, 1, 8, 8)).sum().backward()
+
+
+def peaks_of(method: str, model: str) -> list[int]:
+    """The most that each peer of a short run held."""
     with tempfile.TemporaryDirectory() as folder:
-        kits = make_kits(Path(folder) / "kits", experiment(method, PEERS, width, ROUNDS))
+        kits = make_kits(Path(folder) / "kits", experiment(method, PEERS, model, ROUNDS))
         running = [Child("peer", str(kit)) for kit in kits]
         try:
-            return max(int(each.hear()["peak"]) for each in running)
+            return [int(each.hear()["peak"]) for each in running]
         finally:
             for each in running:
                 each.close()
 
 
-def measure_memory(method: str, width: int, runs: int) -> Memory:
+def measure_memory(method: str, model: str, runs: int) -> Memory:
     """The same run with a large model, some times, and with almost none."""
-    training = prepare(experiment(method, PEERS, width, ROUNDS)).training
+    training = prepare(experiment(method, PEERS, model, ROUNDS)).training
     state, working = state_of(training)
-    peaks = [peak_of(method, width) for _ in range(runs)]
-    return Memory(method, training.model.initial.nbytes, state, working, peaks, peak_of(method, 1))
+    peaks = [peak for _ in range(runs) for peak in peaks_of(method, model)]
+    idle = int(statistics.median(peaks_of(method, IDLE)))
+    return Memory(method, training.model.initial.nbytes, state, working, peaks, idle)
 
 
 def state_of(training: Training) -> tuple[int, int]:
@@ -336,10 +347,10 @@ def notes(speed: Speed, command: str) -> list[str]:
     return [
         f"A letter of {speed.size / MB:.1f} MB. The link takes {speed.ratio:.2f} times as long as plain TLS sockets: "
         f"the median of {len(ratios)} pairs of turns, from {min(ratios):.2f} to {max(ratios):.2f}.",
-        f"Memory is the most that one of {PEERS} peers held in {ROUNDS} rounds, less that of the same run with a model "
-        "of almost nothing: the median of some runs, and their range. The state is what the method keeps between "
-        "rounds. The last column is part of what is beyond it: what the method carries through its local steps, and "
-        "of push-sum one running sum for each edge out and in.",
+        f"Memory is the most that a peer held in {ROUNDS} rounds, less that of the same run with a model of almost "
+        f"nothing: the median of {PEERS} peers in each of some runs, and their range. The state is what the method "
+        "keeps between rounds. The last column is part of what is beyond it: what the method carries through its local "
+        "steps, and of push-sum one running sum for each edge out and in.",
         f"Measured {date.today()} by `{command}` on {here['processor']} ({here['cores']} cores, "
         f"{here['instructions']}), {here['system']}, Python {here['python']}, torch {here['torch']}.",
     ]
@@ -355,15 +366,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, and write down if asked."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description="Letters against plain sockets.")
     parser.add_argument("--repeats", type=int, default=9, help="turns of each way (default: 9)")
-    parser.add_argument("--width", type=int, default=WIDTH, help="units of a layer (default: a model of 45 MB)")
+    parser.add_argument("--model", default=LARGE, help=f"what is sent (default: {LARGE}, of 45 MB)")
     parser.add_argument("--runs", type=int, default=3, help="runs whose memory is measured (default: 3)")
     parser.add_argument("--methods", default=",".join(METHODS), help="whose memory is measured")
     parser.add_argument("--out", type=Path, help="also write the tables there, as Markdown")
     given = parser.parse_args(arguments)
-    speed = asyncio.run(take_turns(given.width, given.repeats))
+    speed = asyncio.run(take_turns(given.model, given.repeats))
     tables = [(HEADS, cells(speed))]
     if methods := [name for name in given.methods.split(",") if name]:
-        tables.append((MEMORY_HEADS, memory_cells([measure_memory(name, given.width, given.runs) for name in methods])))
+        tables.append((MEMORY_HEADS, memory_cells([measure_memory(name, given.model, given.runs) for name in methods])))
     command = " ".join(["python -m benchmarks.peers", *(sys.argv[1:] if arguments is None else arguments)])
     lines = notes(speed, command)
     console = Console(highlight=False)
@@ -387,6 +398,7 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["receive"]:
         asyncio.run(receive(Path(sys.argv[2]), int(sys.argv[3])))
     elif sys.argv[1:2] == ["peer"]:
+        load_convolutions()
         run_peer(Path(sys.argv[2]))
         print(json.dumps({"peak": most_memory()}), flush=True)
     else:

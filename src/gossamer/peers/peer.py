@@ -9,6 +9,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,8 @@ class Peer:
         self.service = Service(self)
         self.waits = self.exchange.late == "wait" or getattr(self.method, "family", "") not in MAY_GO_ON
         self.neighbours = Neighbours(kit, self.now, self.mailbox, self.edges, self.report.log, self.waits, weather)
+        # For each thread that computes, the libraries below keep scratch memory of their own: there is one.
+        self._computes = ThreadPoolExecutor(1, f"{kit.name}-computes")
         self._began = time.monotonic()
 
     # Life
@@ -103,7 +106,12 @@ class Peer:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self.service.stop()
+            self._computes.shutdown(wait=False)
             self._lock.release()
+
+    async def _compute(self, work: Callable[..., Any], *about: Any) -> Any:
+        """Work that takes a while; meanwhile letters come and go."""
+        return await asyncio.get_running_loop().run_in_executor(self._computes, partial(work, *about))
 
     async def _all_rounds(self) -> None:
         self.now.doing = "greeting"
@@ -123,24 +131,29 @@ class Peer:
             await self._open()
         self.now.doing = "training"
         give_back()
-        loss = await asyncio.to_thread(self.client.train, index)
+        loss = await self._compute(self.client.train, index)
         self._check_sound(index, loss)
         self.losses.note(self.number, index, loss)
         trained = time.monotonic()
         for step in range(index * self.schema.steps, (index + 1) * self.schema.steps):
             await self._exchange(step, self.method.sends)
         self.now.doing = "mixing"
-        self.client.state = await asyncio.to_thread(
+        self.client.state = await self._compute(
             self.method.receive, self.client.state, self.client.message, self.client.round(index)
         )
         await self._commit(index + 1)
-        seconds = {"seconds_local": trained - started, "seconds_mixing": time.monotonic() - trained}
+        mixed = time.monotonic()
         self.now.doing = "measuring"
-        await self.report.round(index + 1, self.method.model(self.client.state), loss, self._sent_bytes(), seconds)
+        quality = await self._compute(self.report.measure, index + 1, self.method.model(self.client.state))
+        seconds = {
+            "seconds_local": trained - started, "seconds_mixing": mixed - trained,
+            "seconds_evaluation": time.monotonic() - mixed,
+        }  # fmt: skip
+        self.report.round(index + 1, loss, quality, self._sent_bytes(), seconds)
 
     async def _open(self) -> None:
         """The exchange before the first round, of a method that has one."""
-        await asyncio.to_thread(self.client.open)
+        await self._compute(self.client.open)
         operators: dict[str, Operator] = dict.fromkeys(self.client.message, "average")
         for step in range(-self.schema.open_steps, 0):
             await self._exchange(step, operators)
@@ -187,7 +200,7 @@ class Peer:
         letters = {int(name): self.mailbox.letter(wire.LETTER, int(name), step) for name in line.get("heard", {})}
         parcels = self.edges.letters(line.get("mass", {}))
         give_back()
-        await asyncio.to_thread(self._mix, step, operators, hears, 1.0 if keeps_mass else own, letters, parcels)
+        await self._compute(self._mix, step, operators, hears, 1.0 if keeps_mass else own, letters, parcels)
         self.now.floor = step + 1
 
     async def _keep_pace(self, step: int) -> None:

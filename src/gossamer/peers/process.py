@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gossamer.allocator import share_holes
+from gossamer.allocator import part_with, share_holes
 from gossamer.orphans import die_with_who_started_us
 from gossamer.peers.data import peer_training
 from gossamer.peers.kit import open_kit
@@ -42,7 +42,9 @@ def run_peer(
     share_holes()
     _more_files()
     kit = open_kit(kit_folder)
-    peer = Peer(kit, peer_training(kit, data, data_dir), out or kit_folder / "run", weather, watch)
+    training = peer_training(kit, data, data_dir)
+    part_with(training.model.largest)
+    peer = Peer(kit, training, out or kit_folder / "run", weather, watch)
     if started is not None:
         started(peer)
 

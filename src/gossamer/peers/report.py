@@ -1,6 +1,5 @@
 """What a peer writes for people to read: its log, and a run folder like that of a simulation."""
 
-import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -40,23 +39,27 @@ class Report:
         if self._watch is not None:
             self._watch(line)
 
-    async def round(self, round: int, vector: Tensor, loss: float, sent_bytes: int, seconds: dict[str, float]) -> None:
-        """Measure the model after a round, and write it down. `sent_bytes` are all that this process has sent."""
+    def measure(self, round: int, vector: Tensor) -> dict[str, float]:
+        """How good the model is after a round, where it is one to be measured."""
+        every = self._kit.roster.experiment.evaluate.every
+        if round != self._training.rounds and not (every and round % every == 0):
+            return {}
+        quality = Evaluator(self._training.model, self._training.loss, self._training.dataset, 1).test(vector[None])
+        return {"test_loss": float(quality.loss), "test_accuracy": float(quality.accuracy)} if quality else {}
+
+    def round(
+        self, round: int, loss: float, quality: dict[str, float], sent_bytes: int, seconds: dict[str, float]
+    ) -> None:
+        """Write a round down. `sent_bytes` are all that this process has sent."""
         experiment = self._kit.roster.experiment
         sent, self._sent_before = sent_bytes - self._sent_before, sent_bytes
-        metrics: dict[str, Any] = {
+        self.metrics = {
             "round": round, "lr": experiment.lr * experiment.lr_decay ** (round - 1), "local_loss": loss,
             "bytes_per_client": float(sent), "bytes_round": sent,
-            "bytes_total": self.metrics.get("bytes_total", 0) + sent,
+            "bytes_total": self.metrics.get("bytes_total", 0) + sent, **quality,
         }  # fmt: skip
-        every, started = experiment.evaluate.every, time.monotonic()
-        if round == self._training.rounds or (every and round % every == 0):
-            evaluator = Evaluator(self._training.model, self._training.loss, self._training.dataset, 1)
-            if quality := await asyncio.to_thread(evaluator.test, vector[None]):
-                metrics["test_loss"], metrics["test_accuracy"] = float(quality.loss), float(quality.accuracy)
-        self.metrics = metrics
-        self._run.record(metrics, {"round": round, **seconds, "seconds_evaluation": time.monotonic() - started})
-        self.log("round", **metrics)
+        self._run.record(self.metrics, {"round": round, **seconds})
+        self.log("round", **self.metrics)
 
     def final(self, round: int, vector: Tensor) -> None:
         """Keep the model after the last round."""
