@@ -21,7 +21,7 @@ from gossamer.peers import wire_pb2 as wire
 from gossamer.runs.files import cannot_write
 
 #: Bytes of a letter that travel in one piece.
-CHUNK = 1 << 20
+CHUNK = 1 << 19
 DIGEST_BYTES = 32
 #: Tensors start at a multiple of so many bytes, to be read in place.
 ALIGNED = 64
