@@ -167,7 +167,15 @@ class Link:
 
     async def _deliver_once(self, path: Path) -> wire.Receipt:
         letter = Letter(path)
-        receipt = read(wire.Receipt, await self._deliver(self._pieces(letter), timeout=self._patience))
+        try:
+            answer = await self._deliver(self._pieces(letter), timeout=self._patience)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # The library cancels its own call when the time is over just as the last piece has left.
+            raise TimeoutError("no answer in time") from None
+        receipt = read(wire.Receipt, answer)
         self.sent_bytes += letter.header.bytes
         return receipt
 
