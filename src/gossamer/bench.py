@@ -15,7 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from gossamer.data import Dataset
 from gossamer.engines import Training
+from gossamer.engines.threads import on_threads
 from gossamer.errors import ExperimentError
 from gossamer.experiment import Experiment
 from gossamer.methods import Gradient, Round, gossip_steps, local_work
@@ -341,7 +342,7 @@ def plain_loop(training: Training, threads: int, seconds: float) -> float:
                     yield client, torch.as_tensor(rows, device=dataset.train.inputs.device)
 
     spent, timed = 0.0, 0
-    with use_threads(threads), torch.random.fork_rng():  # dropout draws from torch's own stream
+    with on_threads(threads), torch.random.fork_rng():  # dropout draws from torch's own stream
         for number, (client, rows) in enumerate(everyone()):
             started = time.perf_counter()
             step(client, rows)
@@ -388,7 +389,7 @@ def matrix_rate(
     product = torch.empty_like(ones)
     together = 5  # products timed at once: a single fast one is luck
     fastest, ends = float("inf"), time.perf_counter() + seconds
-    with use_threads(1):
+    with on_threads(1):
         torch.mm(ones, ones, out=product)
         while fastest == float("inf") or time.perf_counter() < ends:
             finish_work(device)
@@ -471,17 +472,6 @@ def finish_work(device: torch.device) -> None:
     """Wait for a GPU, which works on after a call has returned."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-@contextmanager
-def use_threads(number: int) -> Iterator[None]:
-    """Compute on this many threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def counted(number: int, thing: str) -> str:

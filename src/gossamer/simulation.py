@@ -31,6 +31,7 @@ from gossamer.engines import (
     check_first_step,
     choose_plan,
 )
+from gossamer.engines.threads import on_threads
 from gossamer.errors import DivergenceError, ExperimentError, RunFolderError
 from gossamer.experiment import Experiment, load_experiment
 from gossamer.fit import check_fit
@@ -467,7 +468,7 @@ class _Simulation:
             self.observer.say(f"this method does {count} local {unit} a round, whatever the experiment says")
         done, diverged = len(past), None
         try:
-            with _StopSignals(self._say_stopping) as stopping, one_thread():
+            with _StopSignals(self._say_stopping) as stopping, on_threads(1):
                 while done < rounds:
                     report = self.engine.round(done, stopping.asked)
                     if bool(report.broken.any()) and self.on_divergence == "stop":
@@ -651,17 +652,6 @@ def on_device(dataset: Dataset, device: torch.device) -> Dataset:
         return Samples(samples.inputs.to(device), samples.targets.to(device))
 
     return replace(dataset, train=moved(dataset.train), test=moved(dataset.test))
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute on one thread: the products of small models lose more to threads than they gain."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class _StopSignals:

@@ -9,8 +9,6 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +20,7 @@ from gossamer.allocator import keep_freed_memory
 from gossamer.engines.chunk import COMPILE_AT, ChunkRunner, How, Outcome, Plan, gist
 from gossamer.engines.client import Training, about_clients, this_round
 from gossamer.engines.stacked import default_plan
+from gossamer.engines.threads import on_threads
 from gossamer.errors import ExperimentError
 from gossamer.methods import State, mixes
 
@@ -71,7 +70,7 @@ def choose_plan(training: Training, wanted: Wanted = Wanted(), workers: int = 1)
     if len(trainable(training)) == 0 or (None not in wanted[:2] and len(layouts) == 1):
         return plain
     keep_freed_memory()
-    with threads(1):
+    with on_threads(1):
         if found := found_before(training, wanted, workers):
             return found
         steps = training.rounds * int(training.batches.steps.sum()) / workers
@@ -243,17 +242,6 @@ def cpu_name() -> str:
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.machine()
-
-
-@contextmanager
-def threads(number: int) -> Iterator[None]:
-    """Compute on this many threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _rowwise(function: Any) -> Any:

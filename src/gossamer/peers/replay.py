@@ -16,13 +16,14 @@ from torch import Tensor
 
 from gossamer.engines.client import Training
 from gossamer.engines.isolated import Client, pushed_names, share_of, together
+from gossamer.engines.threads import on_threads
 from gossamer.errors import GossamerError, RunFolderError
 from gossamer.methods import Message, Operator, arrived, gossip_steps
 from gossamer.peers.journal import Journal, under
 from gossamer.peers.kit import NETWORK, KitError, kits_in
 from gossamer.peers.roster import EXPERIMENT_DATA, Roster, load_kit_roster
 from gossamer.runs.folder import EXPERIMENT, FINAL, RunFolder, read_lines
-from gossamer.simulation import one_thread, prepare
+from gossamer.simulation import prepare
 
 #: How far apart the same arithmetic may end, by the numbers that models are made of.
 SAME = {"float32": 1e-5, "float64": 1e-10}
@@ -293,7 +294,7 @@ def replay_kits(kits: Path, runs: Path | None = None, data_dir: Path | None = No
     traces, states = zip(*(_read(place, roster) for place in places.values()), strict=True)
     training = prepare(experiment, data_dir).training
     moved: dict[int, float] = {}
-    with one_thread():  # as peers compute, so that sums are in the same order
+    with on_threads(1):  # as peers compute, so that sums are in the same order
         vectors = replay(training, traces, moved).cpu()
     differences = {
         name: _difference(training, vector, place, state)

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from gossamer.engines import Training
+from gossamer.engines.threads import on_threads
 from gossamer.errors import ExperimentError
 from gossamer.experiment import Experiment
 from gossamer.graphs import GraphSummary, summarise
 from gossamer.methods import DFedADMM, gossip_steps
-from gossamer.simulation import one_thread, prepare
+from gossamer.simulation import prepare
 from gossamer.theory.bounds import (
     DFEDSAM,
     LOCAL_G_ECL,
@@ -182,7 +183,7 @@ def analyse(experiment: Experiment, data_dir: Path | None = None, smoothness: fl
         raise ExperimentError("local work: no client takes a local step, so there is nothing to bound")
     graph = summarise(work.network)
     mixing = mixing_of(work.network, graph)
-    with one_thread():
+    with on_threads(1):
         measured = measure(work, smoothness)
     method, claims = work.method, work.network.claims
     constants = Constants(
