@@ -86,7 +86,8 @@ def peer_line(line: dict[str, Any]) -> str:
         said = f"round {about['round']}  loss {about['local_loss']:.4f}"
         said += "" if accuracy is None else f"  accuracy {100 * accuracy:.1f} %"
     else:
-        said = line["event"] + "".join(f"  {key} {value}" for key, value in about.items())
+        numbers = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in about.items()}
+        said = line["event"] + "".join(f"  {key} {value}" for key, value in numbers.items())
     return f"[dim]{clock}[/] [bold]{escape(line['peer'])}[/] {escape(said)}"
 
 

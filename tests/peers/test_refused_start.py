@@ -36,6 +36,7 @@ def test_a_peer_that_cannot_start(
 ) -> None:
     np.savez(tmp_path / "wide.npz", x=np.zeros((10, 65), "float32"), y=np.zeros(10, "int64"))
     assert "65" in told_no(monkeypatch, capsys, kits[0], "--data", tmp_path / "wide.npz")
+    assert "--data names nothing" in told_no(monkeypatch, capsys, kits[0], "--data", "")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", open_kit(kits[0]).member.port))
         taken.listen()

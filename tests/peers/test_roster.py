@@ -128,7 +128,7 @@ def test_a_kit_says_nothing_of_where_others_have_their_data(tmp_path: Path) -> N
         (EXPERIMENT + PEERS.replace("peers.bob", 'peers."bob\\n"'), "name: should be of a-z"),
         (EXPERIMENT + PEERS.replace("peers.bob", "peers." + "b" * 64), "has 64 characters, at most 63"),
         (EXPERIMENT + PEERS.replace("peers.bob", "peers.authority"), "choose another name"),
-        (EXPERIMENT + PEERS.replace("peers.bob", "peers.alice"), "not valid TOML"),
+        (EXPERIMENT + PEERS.replace("peers.bob", "peers.alice"), "two peers are called 'alice'"),
         (EXPERIMENT + PEERS.replace("::1", "0.0.0.0"), "peers.carol: host: .*other peers reach"),
         (EXPERIMENT + PEERS.replace("::1", "::"), "peers.carol: host: .*other peers reach"),
         (EXPERIMENT + PEERS.replace("::1", "10.0.0"), "peers.carol: host: should be a name"),

@@ -196,7 +196,7 @@ def moment(when: datetime) -> str:
 def check_key(key: bytes, certificate: bytes, where: str = "key") -> None:
     """Refuse a private key (PEM) that is not the certificate's."""
     if read_key(key, where).public_key() != read_certificate(certificate).public_key():
-        raise CertificateError(f"{where}: is the key of another certificate")
+        raise CertificateError(f"{where}: is the key of another certificate; copy the kit anew, whole")
 
 
 def read_certificate(pem: bytes, where: str = "certificate") -> x509.Certificate:

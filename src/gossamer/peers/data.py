@@ -107,6 +107,8 @@ def peer_training(kit: Kit, data: str | None = None, data_dir: Path | None = Non
 
     A share of them, `holdout` in the network file, is kept from training and tested on where there are no others.
     """
+    if data == "":
+        raise DataError("--data names nothing; say where the samples are, or leave it out")
     experiment, spec = kit.roster.experiment, data or kit.member.data
     if spec != EXPERIMENT_DATA:
         experiment = _on_own_samples(experiment, _own_dataset(kit, spec, given=data is not None, data_dir=data_dir))

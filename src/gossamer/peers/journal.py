@@ -20,6 +20,9 @@ from gossamer.runs.folder import EXPERIMENT
 
 Line = dict[str, Any]
 
+#: What helps where a file is damaged that a peer cannot do without.
+PUT_BACK = "Put back a copy of this folder; if there is none, the network has to be started anew."
+
 
 class TwoProcesses(GossamerError):
     """Another process speaks for this peer."""
@@ -61,10 +64,17 @@ class Journal:
         text = self._trace.read_text(encoding="utf-8") if self._trace.exists() else ""
         #: Whether the trace ends with a whole line: a kill may cut the last one short, which then does not count.
         self.whole = text.endswith("\n") or not text
-        self.lines: list[Line] = [json.loads(line) for line in text.split("\n")[:-1]]
+        self.lines: list[Line] = [self._read(number, line) for number, line in enumerate(text.split("\n")[:-1], 1)]
         self._mixed = {line["step"]: line for line in self.lines if "step" in line}
         #: Where the peer went on after an absence, by the round that it had come back to.
         self.skips: dict[int, int] = dict(line["skip"] for line in self.lines if "skip" in line)
+
+    def _read(self, number: int, line: str) -> Line:
+        try:
+            found: Line = json.loads(line)
+        except ValueError:
+            raise RunFolderError(f"{self._trace}: line {number} is damaged. {PUT_BACK}") from None
+        return found
 
     def begin(self) -> None:
         """Make ready for writing."""
@@ -75,6 +85,11 @@ class Journal:
     def mixed(self, step: int) -> Line | None:
         """What was mixed at a gossip step, if that was written down by an earlier process."""
         return self._mixed.get(step)
+
+    @property
+    def ends(self) -> int:
+        """The gossip step after the last that was written down."""
+        return max(self._mixed, default=-1) + 1
 
     def write(self, line: Line) -> None:
         """Write a line of the trace."""
@@ -90,7 +105,10 @@ class Journal:
     def last(self, digest: str) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
         """The newest state: its round, its tensors and what is said about them."""
         for path, *_ in checkpoint_paths(self._checkpoints)[:1]:  # an older one is of no use: letters are gone
-            about, tensors = load_tensors(path)
+            try:
+                about, tensors = load_tensors(path)
+            except RunFolderError as error:
+                raise RunFolderError(f"{error}. {PUT_BACK}") from None
             said = json.loads(about["about"])
             if said["network"] != digest:
                 raise RunFolderError(

@@ -294,6 +294,8 @@ def _read_kit(folder: Path) -> dict[str, bytes]:
         raise KitError(f"{folder}: is no kit; {hint}")
     names = (KEY, CERTIFICATE, AUTHORITY_CERTIFICATE, CRL)
     missing = [name for name in (*names, NETWORK) if not (folder / name).is_file()]
+    if folder.name == AUTHORITY and NETWORK in missing:
+        raise KitError(f"{folder}: is the network's authority and no kit; it stays with who made the kits beside it")
     if missing:
         raise KitError(f"{folder}: {', '.join(missing)} missing; copy the kit anew, whole")
     return {name: _read(folder / name, private=name == KEY) for name in names}

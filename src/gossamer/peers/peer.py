@@ -25,7 +25,7 @@ from gossamer.methods import Message, Operator, arrived
 from gossamer.peers import wire_pb2 as wire
 from gossamer.peers.door import AHEAD, Door
 from gossamer.peers.edges import Edges, parcel_of
-from gossamer.peers.journal import Journal, Line, next_life, take_folder, under
+from gossamer.peers.journal import PUT_BACK, Journal, Line, next_life, take_folder, under
 from gossamer.peers.kit import Kit
 from gossamer.peers.letters import Damaged, Letter
 from gossamer.peers.losses import Losses
@@ -79,10 +79,10 @@ class Peer:
         self.edges = Edges(self.mailbox, self.schema.model_dtype)
         self.client = Client(self.number, training)
         training.model.forget_initial()
+        self.waits = self.exchange.late == "wait" or getattr(self.method, "family", "") not in MAY_GO_ON
         self._resume()
         self.door = Door(self.now, self.schema, self.plan, self.mailbox, self.edges, self.losses)
         self.service = Service(self)
-        self.waits = self.exchange.late == "wait" or getattr(self.method, "family", "") not in MAY_GO_ON
         self.neighbours = Neighbours(kit, self.now, self.mailbox, self.edges, self.report.log, self.waits, weather)
         # For each thread that computes, the libraries below keep scratch memory of their own: there is one.
         self._computes = ThreadPoolExecutor(1, f"{kit.name}-computes")
@@ -298,9 +298,8 @@ class Peer:
         for receiver, path in self.outbox.parcels():
             try:
                 base, through, total = parcel_of(Letter(path))
-            except Damaged as error:
-                self.report.log("lost mass", reason=f"{error}: what it held for {receiver} is gone")
-                continue
+            except Damaged as error:  # what it held would be missing from the sum of all for good
+                raise RunFolderError(f"{error}. {PUT_BACK}") from None
             kept = {name: value.clone() for name, value in total.items()}  # the file will be another one
             self.edges.out_to(receiver).resume(Parcel(base, through, kept))
         found = self.journal.last(self.now.network)
@@ -316,6 +315,20 @@ class Peer:
         self.edges.load(under("edge/", tensors), about["edges"])
         self.losses.load(about["losses"])
         self.now.floor = self.now.done * self.schema.steps
+        if self.journal.ends < self.now.floor:
+            self.report.log("trace cut short", reason=f"it ends before round {self.now.done}: no replay of this run")
+        self._look_at_letters()
+
+    def _look_at_letters(self) -> None:
+        """Letters that were damaged while no process ran: are they missed?"""
+        for step, path in self.outbox.letters():
+            try:
+                Letter(path)
+            except Damaged as error:
+                if self.waits and step < self.now.floor:  # else it is written anew, or others go on without it
+                    raise RunFolderError(f"{error}, and neighbours may wait for it. {PUT_BACK}") from None
+                path.unlink()
+                self.report.log("lost letter", reason=str(error))
 
     def _post_again(self) -> None:
         """Letters that were not acknowledged when the process ended."""

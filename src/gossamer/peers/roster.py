@@ -163,7 +163,12 @@ class Roster:
 
 def load_roster(path: Path) -> Roster:
     """The network of a TOML file; what is wrong in it is told with the file and the key."""
-    values = read_toml(path)
+    try:
+        values = read_toml(path)
+    except ExperimentError as error:
+        if twice := re.search(r"\('peers', '(.+)'\) twice", str(error)):
+            raise RosterError(f"{path}: two peers are called '{twice[1]}'; each needs a name of its own") from None
+        raise
     if "peer" in values:
         raise RosterError(f"{path}: is the network file of the kit of '{values['peer']}', not the one kits are made of")
     return _named(path, values)
