@@ -1,7 +1,8 @@
-"""How the time and the memory of a round grow with the clients: W4 with 100 to 10,000 of them.
+"""How the time and the memory of a round grow with the clients: W4 with 100 to 10,000 of them. And with the edges.
 
     python -m benchmarks.scaling
     python -m benchmarks.scaling --out docs/tables/scaling.md --plot docs/images/scaling.png
+    python -m benchmarks.scaling --edges --out docs/tables/edges.md
 
 All sizes take turns, as in the table of benchmarks. Time should grow with slope 1 in a double logarithmic plot; memory
 should stay within 1.3 times what the clients' states and samples take. From the memory of a run, that of a process is
@@ -28,7 +29,12 @@ from gossamer.terminal import size
 from gossamer.workers import usable_cores
 
 SIZES = (100, 300, 1000, 3000, 10_000)
+#: Neighbours of each client, and how many clients there are then.
+DEGREES, CLIENTS = (2, 10, 20, 40, 80, 160), 3000
 STEPS = 5
+
+
+Rows = list[list[str]]
 
 
 @dataclass(frozen=True)
@@ -59,10 +65,22 @@ def measure(sizes: Sequence[int], workers: Sequence[int], repeats: int, seconds:
     return points
 
 
+def measure_edges(degrees: Sequence[int], clients: int, repeats: int, seconds: float) -> list[float]:
+    """Seconds of a round with so many neighbours for each client, in one worker, measured in turns."""
+    who = {f"{k} neighbours": (f"N{clients}E{k}", "engine", 1) for k in degrees}
+    with contending(who) as there:
+        turns = [[statistics.median(c.turn(seconds)) for c in there.values()] for _ in range(repeats)]
+    return [statistics.median(times) for times in zip(*turns, strict=True)]
+
+
+def power(x: Sequence[float], y: Sequence[float]) -> float:
+    """The power of x with which y grows."""
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+
+
 def slope(points: Sequence[Point]) -> float:
     """The power of n with which a round's seconds grow."""
-    n, seconds = [p.clients for p in points], [p.seconds for p in points]
-    return float(np.polyfit(np.log(n), np.log(seconds), 1)[0])
+    return power([p.clients for p in points], [p.seconds for p in points])
 
 
 def growth(points: Sequence[Point]) -> float:
@@ -97,17 +115,40 @@ def notes(points: Sequence[Point], command: str) -> list[str]:
     lines = []
     for number in sorted({p.workers for p in points}):
         own = [p for p in points if p.workers == number]
-        power = slope(own)
+        exponent = slope(own)
         lines.append(
-            f"{counted(number, 'worker')}: seconds of a round grow as n^{power:.2f}, seconds of a client as "
-            f"n^{power - 1:+.2f}; one more client takes {growth(own):.2f} times its state and samples in memory."
+            f"{counted(number, 'worker')}: seconds of a round grow as n^{exponent:.2f}, seconds of a client as "
+            f"n^{exponent - 1:+.2f}; one more client takes {growth(own):.2f} times its state and samples in memory."
         )
+    return [*lines, measured_here(command)]
+
+
+def measured_here(command: str) -> str:
+    """When and where a table was measured."""
     here = machine()
-    lines.append(
+    return (
         f"Measured {date.today()} by `{command}` on {here['processor']} ({here['cores']} cores, "
         f"{here['instructions']}), {here['system']}, Python {here['python']}, torch {here['torch']}, {here['blas']}."
     )
-    return lines
+
+
+EDGE_HEADS = ["neighbours", "edges", "seconds a round", "beyond local steps", "ns an edge"]
+
+
+def edge_page(degrees: Sequence[int], clients: int, seconds: Sequence[float], command: str) -> tuple[Rows, list[str]]:
+    """The table of edges and what follows from it: a line through the points, whose start is what has no edges."""
+    edges = [k * clients for k in degrees]
+    each, local = np.polyfit(edges, seconds, 1)
+    rows = [
+        [str(k), f"{m:,}", f"{s:.4f}", f"{s - local:.4f}", f"{1e9 * (s - local) / m:.0f}"]
+        for k, m, s in zip(degrees, edges, seconds, strict=True)
+    ]
+    off = max(abs(s - local - each * m) / s for m, s in zip(edges, seconds, strict=True))
+    return rows, [
+        f"{clients:,} clients, 1 worker. A round takes {local:.3f} s and {1e9 * each:.0f} ns for each edge, along "
+        f"which a row of 7,850 numbers goes; no point is off that line by more than {100 * off:.0f} %.",
+        measured_here(command),
+    ]
 
 
 def plot(points: Sequence[Point], path: Path) -> None:
@@ -134,31 +175,36 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, and write down if asked."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling", description="A round against its clients.")
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="numbers of clients")
+    parser.add_argument("--edges", action="store_true", help="against the edges of a graph, not the clients")
     parser.add_argument("--repeats", type=int, default=3, help="turns of each size (default: 3)")
     parser.add_argument("--out", type=Path, help="also write the table there, as Markdown")
-    parser.add_argument("--plot", type=Path, help="draw the curves there, as PNG or SVG")
+    parser.add_argument("--plot", type=Path, help="draw the curves there, as PNG or SVG (not of edges)")
     given = parser.parse_args(arguments)
-    sizes = [int(n) for n in given.sizes.split(",")]
-    with nothing_kept():
-        points = measure(sizes, sorted({1, usable_cores()}), given.repeats, seconds=1.0)
     command = " ".join(["python -m benchmarks.scaling", *(sys.argv[1:] if arguments is None else arguments)])
-    lines = notes(points, command)
+    points: list[Point] = []
+    with nothing_kept():
+        if given.edges:
+            found = measure_edges(DEGREES, CLIENTS, given.repeats, seconds=1.0)
+            heads, (rows, lines) = EDGE_HEADS, edge_page(DEGREES, CLIENTS, found, command)
+        else:
+            sizes = [int(n) for n in given.sizes.split(",")]
+            points = measure(sizes, sorted({1, usable_cores()}), given.repeats, seconds=1.0)
+            heads, rows, lines = HEADS, [cells(point) for point in points], notes(points, command)
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, header_style="bold")
-    for head in HEADS:
+    for head in heads:
         shown.add_column(head, justify="right")
-    for point in points:
-        shown.add_row(*cells(point))
+    for row in rows:
+        shown.add_row(*row)
     console = Console(highlight=False)
     console.print(shown)
     for line in lines:
         console.print(line, soft_wrap=True, markup=False)
     if given.out:
-        rows = [f"| {' | '.join(HEADS)} |", "|---:" * len(HEADS) + "|"]
-        rows += [f"| {' | '.join(cells(point))} |" for point in points]
+        table = [f"| {' | '.join(heads)} |", "|---:" * len(heads) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
         given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text("\n".join([*rows, "", *(f"- {line}" for line in lines)]) + "\n", encoding="utf-8")
+        given.out.write_text("\n".join([*table, "", *(f"- {line}" for line in lines)]) + "\n", encoding="utf-8")
         progress.print(f"written to {given.out}")
-    if given.plot:
+    if given.plot and points:
         plot(points, given.plot)
         progress.print(f"drawn to {given.plot}")
 

@@ -75,12 +75,17 @@ WORKLOADS = {
 
 
 def find(name: str) -> Workload:
-    """A workload by its name; `N300` is W4 with 300 clients, who hold 6 samples each as well."""
+    """A workload by its name.
+
+    `N300` is W4 with 300 clients, who hold 6 samples each as well; in `N300E4` each has 4 neighbours.
+    """
     if not name.startswith("N"):
         return WORKLOADS[name]
-    clients = int(name[1:])
-    images = (MANY[0], 6 * clients)
-    return replace(WORKLOADS["W4"], name=name, settings=W4 | {"clients": clients}, images=images, warm_up=10)
+    clients, _, neighbours = name[1:].partition("E")
+    settings = W4 | {"clients": int(clients)}
+    if neighbours:
+        settings["graph"] = {"name": "k-regular", "k": int(neighbours)}
+    return replace(WORKLOADS["W4"], name=name, settings=settings, images=(MANY[0], 6 * int(clients)), warm_up=10)
 
 
 def random_images(shape: tuple[int, ...], samples: int) -> Dataset:

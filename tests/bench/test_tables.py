@@ -49,6 +49,14 @@ def test_slope_and_growth_of_a_straight_line(tmp_path):
     assert (tmp_path / "curve.svg").stat().st_size > 0
 
 
+def test_the_table_of_edges():
+    rows, lines = scaling.edge_page([2, 4, 8], 1000, [0.12, 0.14, 0.18], "command")
+    assert rows[1] == ["4", "4,000", "0.1400", "0.0400", "10000"]
+    assert "takes 0.100 s and 10000 ns for each edge" in lines[0]
+    assert "by more than 0 %" in lines[0]
+    assert find("N300E4").experiment().graph.k == 4
+
+
 def test_a_contender_works_when_it_is_its_turn():
     contender = Contender("N12", "loop")
     try:
