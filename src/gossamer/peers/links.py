@@ -134,7 +134,8 @@ class Link:
     async def _rest(self, seconds: float) -> None:
         self._awake.clear()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._awake.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._awake.wait()
 
     async def greet(self, hello: wire.Hello, seconds: float) -> wire.Hello:
         """Ask who is there."""

@@ -71,7 +71,8 @@ class Mailbox:
         """Wait until `ready()`, or for so many seconds; whether it is."""
         async with self._news:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait_for(ready), seconds)
+                async with asyncio.timeout(seconds):
+                    await self._news.wait_for(ready)
         return ready()
 
     def forget(self, kind: int, before: int, sender: int | None = None) -> None:
