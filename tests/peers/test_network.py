@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from gossamer import Experiment, simulate
+from gossamer.peers.replay import replay
 from gossamer.peers.weather import Weather
+from gossamer.simulation import prepare
 from networks import Process, make_kits, make_peers, replayed, run_together, state_of, traces_of
 
 PEERS = 5
@@ -94,13 +96,19 @@ def test_pushed_mass_is_conserved_and_replayed(method: str, tmp_path: Path) -> N
     assert float(total_mass(peers)["weight"]) == pytest.approx(PEERS, rel=1e-12)
 
 
+ARRIVING = {"x": "arriving", "weight": "arriving_weight"}
+
+
 def total_mass(peers: list[Any]) -> dict[str, torch.Tensor]:
     """What the peers hold, what lies in their mailboxes, and what is owed to them."""
     from gossamer.peers import wire_pb2 as wire
     from gossamer.peers.edges import parcel_of
     from gossamer.peers.mass import InEdge
 
-    total = {name: sum(peer.client.state[name] for peer in peers) for name in ("x", "weight")}
+    states = [peer.client.state for peer in peers]
+    total = {name: sum(state[name] for state in states) for name in ("x", "weight")}
+    if "arriving" in states[0]:
+        total = {name: total[name] + sum(state[key] for state in states) for name, key in ARRIVING.items()}
     for receiver in peers:
         for sender in peers:
             edge = InEdge(torch.float64)
@@ -205,21 +213,35 @@ def test_mass_survives_a_kill_at_any_moment(stage: str, tmp_path: Path, processe
     assert float(total_mass(peers)["weight"]) == pytest.approx(3, rel=1e-12)
 
 
-@pytest.mark.parametrize("method", ["dfedsgpsm"])
-def test_a_frozen_peer_is_left_behind_and_taken_back(method: str, tmp_path: Path, processes: list[Process]) -> None:
-    described = experiment(method, rounds=25, local_steps=20, clients=4)
+def test_a_frozen_peer_is_left_behind_and_taken_back(tmp_path: Path, processes: list[Process]) -> None:
+    described = experiment("dfedsgpsm", rounds=25, local_steps=40, clients=4)
     kits = make_kits(tmp_path, described, late="reweigh", patience=1.0)
     processes += [Process(kit) for kit in kits]
     processes[1].wait_for_round(2)
     processes[1].send(signal.SIGSTOP)
     frozen = processes[1].rounds()
-    processes[3].wait_for_round(frozen + 6)  # the others go on
+    processes[3].wait_for_round(frozen + 10)  # the others go on
     processes[1].send(signal.SIGCONT)
     finish(processes)
-    trace = traces_of(kits)[1]
-    assert any("skip" in line for line in trace)
+    traces = traces_of(kits)
+    assert any("skip" in line for line in traces[1])
+    assert {"mass", "held"} <= set().union(*traces[3])
+    assert "held" not in traces[3][-1]  # it was given its share again
     vectors = torch.stack([model_of(described, kit) for kit in kits])
     torch.testing.assert_close(vectors, replayed(described, kits), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("method", ["dfedsgpsm", "overlap-sgp"])
+def test_who_is_away_does_not_drain_the_others(method: str, tmp_path: Path) -> None:
+    """Of four one is never there: given a quarter in each round, it would soon have all mass."""
+    described = experiment(method, rounds=12, clients=4, graph="full")
+    kits = make_kits(tmp_path, described, late="reweigh", patience=0.5)
+    peers = make_peers(kits)
+    vectors = run_together(peers[:3])
+    assert all(described.method.weight(peer.client.state) > 0.4 for peer in peers[:3])
+    assert float(total_mass(peers)["weight"]) == pytest.approx(4, rel=1e-12)
+    again = replay(prepare(described).training, [*traces_of(kits[:3]), []])
+    torch.testing.assert_close(vectors, again[:3], rtol=0, atol=1e-10)
 
 
 def test_a_peer_that_is_stopped_politely_says_how_to_go_on(tmp_path: Path, processes: list[Process]) -> None:

@@ -101,11 +101,12 @@ class Client:
         own: float,
         heard: Mapping[int, Message],
         mass: Mapping[int, Message],
+        kept: float = 0.0,
     ) -> None:
         """Turn the message into what it makes with these letters and this mass, see `mix_letters`."""
         if "sum" in operators.values() and (silent := sorted(set(row) - set(heard))):
             raise GossamerError(f"client {self.number} did not hear from client {silent[0]} at step {step}")
-        self.message = mix_letters(operators, self.message, own, row, heard, mass)
+        self.message = mix_letters(operators, self.message, own, row, heard, mass, kept)
 
     def letter(self, coded: bool = True) -> Message:
         """The tensors that travel at a gossip step: what was mixed in a second way is not sent on in the next one."""
@@ -120,16 +121,18 @@ def mix_letters(
     row: dict[int, float],
     heard: Mapping[int, Message],
     mass: Mapping[int, Message],
+    kept: float = 0.0,
 ) -> Message:
     """What one client makes of its own message, the letters of this step that it heard, and the mass that it took.
 
     `row` holds the weight of each neighbour to hear, `own` that of the client itself; `mass` holds the shares of each
-    sender, already weighted, of whatever step they are. Senders are added up in ascending order, so that the same
-    letters give the same bits in whatever order they came.
+    sender, already weighted, of whatever step they are; `kept` is the share of its own mass that was meant for others
+    and given to nobody. Senders are added up in ascending order, so that the same letters give the same bits in
+    whatever order they came.
 
     average   a missing letter leaves its weight with the client's own message
-    push      its own share and the mass
-    deliver   the mass alone
+    push      its own share, what was kept, and the mass
+    deliver   what was kept, and the mass
     sum       every neighbour must have been heard
     """
     missing = sum(weight for sender, weight in row.items() if sender not in heard)
@@ -141,7 +144,7 @@ def mix_letters(
             for j in sorted(heard):
                 total.add_(heard[j][name], alpha=row[j])
         elif operator in ("push", "deliver"):
-            total = (own if operator == "push" else 0) * mine[name]
+            total = (kept + (own if operator == "push" else 0)) * mine[name]
             for j in sorted(mass):
                 total.add_(mass[j][name])
         else:

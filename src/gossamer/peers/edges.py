@@ -83,6 +83,10 @@ class Edges:
         for sender, edge in self.ins.items():
             self._mailbox.forget(wire.MASS, edge.through + 1, sender)
 
+    def away(self, step: int) -> set[int]:
+        """Receivers that have not acknowledged what has been owed to them since this step, or for longer."""
+        return {receiver for receiver, edge in self.outs.items() if edge.waits_since(step)}
+
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """What a checkpoint holds of them: tensors and numbers. What is owed to others lies in the outbox."""
         tensors: dict[str, Tensor] = {}

@@ -56,6 +56,7 @@ class OutEdge:
         self.base = NOTHING
         self.through = NOTHING
         self.total: Message = {}
+        self.since = NOTHING  # the first step of what is owed, as far as this process knows
         self.sent = NOTHING  # the last step that ever left, also from a former life of this peer
 
     def add(self, step: int, increment: Message) -> None:
@@ -65,6 +66,8 @@ class OutEdge:
         if self.total:
             # Never in place: an earlier parcel may still be on its way out of this memory.
             increment = {name: tensor.double() + increment[name].double() for name, tensor in self.total.items()}
+        else:
+            self.since = step
         self.total, self.through = increment, step
 
     def parcel(self) -> Parcel | None:
@@ -88,7 +91,11 @@ class OutEdge:
     def resume(self, parcel: Parcel) -> None:
         """Start again from the last parcel that was written down; it may have left."""
         self.base, self.through, self.total = parcel
-        self.sent = self.through
+        self.since = self.sent = self.through
+
+    def waits_since(self, step: int) -> bool:
+        """Whether something has been owed since this step, or for longer."""
+        return self.through > self.base and self.since <= step
 
 
 class InEdge:

@@ -93,7 +93,8 @@ class Neighbours:
             if now - reminded >= REMIND:
                 reminded = now
                 self._log("waiting", step=step, for_peers=[*map(self._name, missing)], seconds=round(now - began, 1))
-            await self._mailbox.wait(partial(_all, here, missing), min(left, REMIND))
+            # With each that comes, the time that those who are left may take is another one.
+            await self._mailbox.wait(partial(_any, here, missing), min(left, REMIND))
         heard = [j for j in senders if here(j)]
         for j in senders:
             if j in heard:
@@ -205,5 +206,5 @@ class Neighbours:
         return self._kit.roster.members[number].name
 
 
-def _all(here: Callable[[int], bool], senders: list[int]) -> bool:
-    return all(map(here, senders))
+def _any(here: Callable[[int], bool], senders: list[int]) -> bool:
+    return any(map(here, senders))

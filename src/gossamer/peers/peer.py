@@ -181,12 +181,15 @@ class Peer:
         message = self.client.letter(coded=step >= 0)
         pushed = self.schema.pushed if step >= 0 else []
         sends_letters = not pushed or bool(self.schema.mixed)
-        keeps_mass = bool(pushed) and (self._is_too_light() if line is None else bool(line.get("held")))
+        held = (self._held_back(step, tells) if line is None else line.get("held", [])) if pushed else []
         self.now.doing = "sending"
         if sends_letters:
             await self._send_letter(step, {name: message[name] for name in message if name not in pushed}, tells)
-        for receiver, weight in tells.items() if pushed and not keeps_mass else ():
-            await self._send_mass(step, pushed, receiver, weight)
+        for receiver, weight in tells.items() if pushed else ():
+            if receiver in held:
+                self._offer_again(receiver)
+            else:
+                await self._send_mass(step, pushed, receiver, weight)
         if line is None:
             self.now.doing = "waiting"
             heard = await self.neighbours.wait_for([*hears], partial(self._is_here, step, sends_letters), step)
@@ -194,13 +197,14 @@ class Peer:
             line |= {"heard": {str(j): step for j in heard}} if sends_letters else {}
             line |= {"mass": self.edges.due(step)} if pushed else {}
             line |= {} if losses is None else {"losses": losses.tolist()}
-            line |= {"held": True} if keeps_mass else {}
+            line |= {"held": held} if held else {}
             self.journal.write(line)
         self.now.doing = "mixing"
         letters = {int(name): self.mailbox.letter(wire.LETTER, int(name), step) for name in line.get("heard", {})}
         parcels = self.edges.letters(line.get("mass", {}))
         give_back()
-        await self._compute(self._mix, step, operators, hears, 1.0 if keeps_mass else own, letters, parcels)
+        kept = sum(tells[receiver] for receiver in held)
+        await self._compute(self._mix, step, operators, hears, own, letters, parcels, kept)
         self.now.floor = step + 1
 
     async def _keep_pace(self, step: int) -> None:
@@ -226,9 +230,17 @@ class Peer:
             return self.mailbox.has(wire.LETTER, sender, step)
         return self.edges.has_through(sender) >= step
 
-    def _is_too_light(self) -> bool:
+    def _held_back(self, step: int, tells: Mapping[int, float]) -> list[int]:
+        """Receivers whose share of this step stays here.
+
+        All of them, if there is hardly any mass to give away. And those that have acknowledged nothing for a while:
+        what is theirs already waits for them, but a peer that went on giving its mass to somebody who is away would
+        keep ever less of it, and steps that are taken at x / w would grow without bound.
+        """
         weight = self.client.message.get("weight")
-        return weight is not None and float(weight) < LEAST_WEIGHT
+        if weight is not None and float(weight) < LEAST_WEIGHT:
+            return sorted(tells)
+        return sorted(self.edges.away(step - AHEAD * self.schema.steps) & tells.keys())
 
     async def _send_letter(self, step: int, message: Message, tells: Mapping[int, float]) -> None:
         """Write the letter of this step, once for all receivers, and post it."""
@@ -245,6 +257,11 @@ class Peer:
             path = await self.outbox.write_parcel(receiver, header, parcel.total)
             edge.total = Letter(path).message  # if it is ever needed again; it takes no memory there
             self.neighbours.post(wire.MASS, parcel.through, path, [receiver])
+
+    def _offer_again(self, receiver: int) -> None:
+        """Post the parcel that is written already: its receiver may have refused it, and think better of it."""
+        if parcel := self.edges.out_to(receiver).parcel():
+            self.neighbours.post(wire.MASS, parcel.through, self.outbox.parcel(receiver), [receiver])
 
     def _header(self, kind: int, step: int, base: int = 0) -> wire.Header:
         return wire.Header(
@@ -265,6 +282,7 @@ class Peer:
         own: float,
         letters: Mapping[int, Letter],
         parcels: Mapping[int, list[Letter]],
+        kept: float,
     ) -> None:
         """Mix just what the trace says."""
 
@@ -274,7 +292,7 @@ class Peer:
 
         taken = self.edges.take(parcels)
         mass = Unread({sender: parcels[sender][-1] for sender in taken}, taken.__getitem__)
-        self.client.hear(step, operators, hears, own, Unread(letters, told), mass)
+        self.client.hear(step, operators, hears, own, Unread(letters, told), mass, kept)
         self.edges.put_down()
 
     # What is kept

@@ -200,14 +200,16 @@ class Replayed:
         if line is None:
             return False
         weights = self._weights(step, line)
-        held = bool(line.get("held"))  # it was too light to give anything away
-        if (pushed := pushed_names(operators, client.message)) and not held:
-            for receiver in np.flatnonzero(weights[:, number]).tolist():
-                if receiver != number:
-                    post.push(number, receiver, at, share_of(client.message, float(weights[receiver, number]), pushed))
+        kept = 0.0
+        pushed = pushed_names(operators, client.message)
+        for receiver in np.flatnonzero(weights[:, number]).tolist() if pushed else ():
+            share = float(weights[receiver, number])
+            if receiver in line.get("held", ()):
+                kept += share
+            elif receiver != number:
+                post.push(number, receiver, at, share_of(client.message, share, pushed))
         row = {int(j): float(weights[number, j]) for j in np.flatnonzero(weights[number])}
-        own = 1.0 if held else row.pop(number, 0.0)
-        row.pop(number, None)
+        own = row.pop(number, 0.0)
         heard, mass = {}, {}
         for sender, written in _entries(line, "heard"):
             if sender not in row:
@@ -218,12 +220,12 @@ class Replayed:
                 yield Need(at, sender, written)
             heard[sender] = letter
         for sender, written in _entries(line, "mass"):
-            while (share := post.take(sender, number, written)) is None:
+            while (taken := post.take(sender, number, written)) is None:
                 yield Need(at, sender, written)
-            mass[sender] = share
+            mass[sender] = taken
         averaged = [name for name, operator in operators.items() if operator == "average"]
         before = {name: client.message[name] for name in averaged[:1]}
-        client.hear(at, operators, row, own, heard, mass)
+        client.hear(at, operators, row, own, heard, mass, kept)
         for name, value in before.items():
             self._means.add(at, value, client.message[name])
         return True
