@@ -1,32 +1,63 @@
-"""How long a peer waits for its neighbours."""
+"""How long a peer waits for its neighbours, where it need not wait for good."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from gossamer import Experiment
+from gossamer.peers.peer import Peer
 from networks import make_kits, make_peers
 
 
-def test_who_is_away_is_not_waited_for_together_with_who_is_late(tmp_path: Path) -> None:
-    """One neighbour is known to be away, another may take a minute, and comes at once: then nobody is waited for."""
+@pytest.fixture
+def peer(tmp_path: Path) -> Peer:
+    """One of three who all hear each other; they may take a minute."""
     described = Experiment(method="dfedavg", clients=3, model="softmax", graph="full")
-    peer = make_peers(make_kits(tmp_path, described, late="reweigh", patience=60.0)[:1])[0]
-    neighbours = peer.neighbours
-    come: set[int] = set()
+    return make_peers(make_kits(tmp_path, described, late="reweigh", patience=60.0)[:1])[0]
+
+
+def heard(peer: Peer, before: Callable[[], None], meanwhile: Callable[[set[int]], None]) -> list[int]:
+    """Who is heard when something happens while both others are waited for; far from the minute, or it fails."""
 
     async def wait() -> list[int]:
-        talking = asyncio.create_task(neighbours.talk())
+        here: set[int] = set()
+        talking = asyncio.create_task(peer.neighbours.talk())
         await asyncio.sleep(0)
-        neighbours.links[1]._failed(TimeoutError())
-        neighbours._paces[1].missed = 2
-        waiting = asyncio.create_task(neighbours.wait_for([1, 2], come.__contains__, 0))
+        before()
+        waiting = asyncio.create_task(peer.neighbours.wait_for([1, 2], here.__contains__, 0))
         await asyncio.sleep(0.1)
         assert not waiting.done()
-        come.add(2)
+        meanwhile(here)
         await peer.mailbox.nudge()
-        heard = await asyncio.wait_for(waiting, 5)  # far from the minute
-        talking.cancel()
-        await asyncio.gather(talking, return_exceptions=True)
-        return heard
+        try:
+            return await asyncio.wait_for(waiting, 5)
+        finally:
+            talking.cancel()
+            await asyncio.gather(talking, return_exceptions=True)
 
-    assert asyncio.run(wait()) == [2]
+    return asyncio.run(wait())
+
+
+def test_who_is_away_is_not_waited_for_together_with_who_is_late(peer: Peer) -> None:
+    """One is known to be away, the other comes after a while: then nobody is waited for."""
+
+    def away() -> None:
+        peer.neighbours.links[1]._failed(TimeoutError())
+        peer.neighbours._paces[1].missed = 2
+
+    assert heard(peer, away, lambda here: here.add(2)) == [2]
+
+
+def test_who_is_rounds_ahead_is_not_waited_for(peer: Peer) -> None:
+    """What it said in this round is gone, and it waits for this peer itself. One round ahead, it says it again."""
+
+    def one_ahead() -> None:
+        peer.now.heard_of(1, 1)
+
+    def two_ahead(here: set[int]) -> None:
+        peer.now.heard_of(1, 2)
+        here.add(2)
+
+    assert heard(peer, one_ahead, two_ahead) == [2]

@@ -8,10 +8,7 @@ from gossamer.peers.losses import Losses
 from gossamer.peers.mailbox import Mailbox
 from gossamer.peers.plan import Plan
 from gossamer.peers.schema import Schema
-from gossamer.peers.standing import Standing
-
-#: Rounds that a neighbour may be ahead.
-AHEAD = 2
+from gossamer.peers.standing import AHEAD, Standing
 
 
 class Answer(NamedTuple):

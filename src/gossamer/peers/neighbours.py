@@ -82,9 +82,17 @@ class Neighbours:
         )
 
     async def wait_for(self, senders: list[int], here: Callable[[int], bool], step: int) -> list[int]:
-        """Wait for what they send at a gossip step, for as long as the policy says; gives whose is here."""
+        """Wait for what they send at a gossip step, for as long as the policy says; gives whose is here.
+
+        Those who are rounds ahead are not waited for: they wait for this peer, so that the two halves of a network that
+        fell apart come together again.
+        """
+
+        def settled(j: int) -> bool:
+            return here(j) or (not self._waits and self._now.is_behind(j))
+
         began = reminded = time.monotonic()
-        while missing := [j for j in senders if not here(j)]:
+        while missing := [j for j in senders if not settled(j)]:
             now, left = time.monotonic(), REMIND
             if not self._waits:
                 left = max(began + self._paces[j].limit(self._is_alive(j)) for j in missing) - now
@@ -94,7 +102,7 @@ class Neighbours:
                 reminded = now
                 self._log("waiting", step=step, for_peers=[*map(self._name, missing)], seconds=round(now - began, 1))
             # With each that comes, the time that those who are left may take is another one.
-            await self._mailbox.wait(partial(_any, here, missing), min(left, REMIND))
+            await self._mailbox.wait(partial(_any, settled, missing), min(left, REMIND))
         heard = [j for j in senders if here(j)]
         for j in senders:
             if j in heard:
@@ -206,5 +214,5 @@ class Neighbours:
         return self._kit.roster.members[number].name
 
 
-def _any(here: Callable[[int], bool], senders: list[int]) -> bool:
-    return any(map(here, senders))
+def _any(settled: Callable[[int], bool], senders: list[int]) -> bool:
+    return any(map(settled, senders))

@@ -23,7 +23,7 @@ from gossamer.engines.isolated import Client, share_of
 from gossamer.errors import DivergenceError, RunFolderError
 from gossamer.methods import Message, Operator, arrived
 from gossamer.peers import wire_pb2 as wire
-from gossamer.peers.door import AHEAD, Door
+from gossamer.peers.door import Door
 from gossamer.peers.edges import Edges, parcel_of
 from gossamer.peers.journal import PUT_BACK, Journal, Line, next_life, take_folder, under
 from gossamer.peers.kit import Kit
@@ -37,7 +37,7 @@ from gossamer.peers.plan import Plan
 from gossamer.peers.report import Report
 from gossamer.peers.schema import Schema
 from gossamer.peers.service import Service
-from gossamer.peers.standing import Standing
+from gossamer.peers.standing import AHEAD, Standing
 from gossamer.peers.weather import Weather
 
 #: Methods of these families can go on without a neighbour's message: its weight stays with the peer, or comes later.

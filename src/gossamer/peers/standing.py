@@ -6,6 +6,8 @@ from importlib.metadata import version
 from gossamer.peers import wire_pb2 as wire
 
 VERSION = version("gossamer")
+#: Rounds that a neighbour may be ahead.
+AHEAD = 2
 
 
 @dataclass
@@ -36,6 +38,10 @@ class Standing:
     def heard_of(self, peer: int, round: int) -> None:
         """A peer says, or shows, that it is in this round."""
         self.others[peer] = max(self.others.get(peer, 0), min(round, self.rounds))
+
+    def is_behind(self, peer: int) -> bool:
+        """Whether a peer is so far ahead that what it said in this round is no longer to be had."""
+        return self.others.get(peer, 0) >= self.done + AHEAD
 
     def most_are_at(self) -> int:
         """The round that half of the others have reached: one alone that claims to be far ahead is not followed."""
