@@ -57,6 +57,7 @@ def test_a_killed_peer_comes_back(
     said = [shown.index(words) for words in ("bob killed with SIGKILL after", "bob started again", "bob is back, at")]
     assert said == sorted(said)
     assert "killed (SIGKILL)" in shown
+    assert "bob away" in shown
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

@@ -33,8 +33,8 @@ PORTS = range(20_000, 32_000)
 EVERY = 0.2
 #: Seconds that a peer has to end when it is asked to.
 TO_END = 5.0
-#: Seconds that a killed peer stays dead, so that one sees it.
-DEAD = 1.0
+#: Seconds that a killed peer stays dead, so that one sees it: if its neighbours miss it, and if none is seen to.
+DEAD, DEAD_AND_NOT_MISSED = 1.0, 10.0
 OUTPUT = "output.txt"
 #: Signals that end the demo, and with it its peers.
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -132,7 +132,8 @@ class Demo:
                 self.notes[victim] = "[not dim bold red]killed (SIGKILL)[/]"
                 say(f"{victim} killed with SIGKILL after round {round}")
         elif self._processes[victim].poll() == -signal.SIGKILL:
-            if time.monotonic() - self._killed >= DEAD:
+            missed = any(victim in each.away for each in peers)
+            if time.monotonic() - self._killed >= (DEAD if missed else DEAD_AND_NOT_MISSED):
                 self._start(victim)
                 self.notes[victim] = "[not dim yellow]starting again[/]"
                 say(f"{victim} started again with the same kit")
