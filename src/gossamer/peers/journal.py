@@ -14,14 +14,12 @@ from torch import Tensor
 
 from gossamer.errors import GossamerError, RunFolderError
 from gossamer.peers.kit import Kit
+from gossamer.peers.letters import Damaged
 from gossamer.runs.checkpoint import checkpoint_paths, drop_old, load_tensors, save_tensors
 from gossamer.runs.files import append_line, make_folder, write_text
 from gossamer.runs.folder import EXPERIMENT
 
 Line = dict[str, Any]
-
-#: What helps where a file is damaged that a peer cannot do without.
-PUT_BACK = "Put back a copy of this folder; if there is none, the network has to be started anew."
 
 
 class TwoProcesses(GossamerError):
@@ -73,7 +71,7 @@ class Journal:
         try:
             found: Line = json.loads(line)
         except ValueError:
-            raise RunFolderError(f"{self._trace}: line {number} is damaged. {PUT_BACK}") from None
+            raise Damaged(f"{self._trace}: line {number} is damaged") from None
         return found
 
     def begin(self) -> None:
@@ -108,7 +106,7 @@ class Journal:
             try:
                 about, tensors = load_tensors(path)
             except RunFolderError as error:
-                raise RunFolderError(f"{error}. {PUT_BACK}") from None
+                raise Damaged(str(error)) from None
             said = json.loads(about["about"])
             if said["network"] != digest:
                 raise RunFolderError(

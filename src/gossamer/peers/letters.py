@@ -32,7 +32,7 @@ DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (
 
 
 class Damaged(ValueError):
-    """A file that is not a whole letter."""
+    """A file is not as it was written."""
 
 
 def describe(message: Message) -> list[wire.Tensor]:

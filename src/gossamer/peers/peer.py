@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from gossamer.methods import Message, Operator, arrived
 from gossamer.peers import wire_pb2 as wire
 from gossamer.peers.door import Door
 from gossamer.peers.edges import Edges, parcel_of
-from gossamer.peers.journal import PUT_BACK, Journal, Line, next_life, take_folder, under
+from gossamer.peers.journal import Journal, Line, next_life, take_folder, under
 from gossamer.peers.kit import Kit
 from gossamer.peers.letters import Damaged, Letter
 from gossamer.peers.losses import Losses
@@ -45,6 +46,8 @@ from gossamer.peers.weather import Weather
 MAY_GO_ON = ("averaging", "push-sum")
 #: Below this push-sum weight a peer keeps its mass to itself until others have sent it some: x / w stays well defined.
 LEAST_WEIGHT = 1e-6
+#: What helps where a file is damaged that a peer cannot do without.
+PUT_BACK = "Put back a copy of this folder; if there is none, the network has to be started anew."
 
 
 class Peer:
@@ -72,7 +75,8 @@ class Peer:
             floor=-self.schema.open_steps,
         )
         self.report = Report(kit, training, folder, watch)
-        self.journal = Journal(folder)
+        with needed():
+            self.journal = Journal(folder)
         self.journal.begin()
         self.outbox = Outbox(folder / "outbox", self.exchange.sync)
         self.mailbox = Mailbox(folder / "inbox")
@@ -314,13 +318,12 @@ class Peer:
     def _resume(self) -> None:
         """Go back to the last commit, if there is one, with what is owed to others."""
         for receiver, path in self.outbox.parcels():
-            try:
+            with needed():  # what it holds would be missing from the sum of all for good
                 base, through, total = parcel_of(Letter(path))
-            except Damaged as error:  # what it held would be missing from the sum of all for good
-                raise RunFolderError(f"{error}. {PUT_BACK}") from None
             kept = {name: value.clone() for name, value in total.items()}  # the file will be another one
             self.edges.out_to(receiver).resume(Parcel(base, through, kept))
-        found = self.journal.last(self.now.network)
+        with needed():
+            found = self.journal.last(self.now.network)
         if found is None:
             return
         self.now.done, tensors, about = found
@@ -395,6 +398,15 @@ class Peer:
 
     def _sent_bytes(self) -> int:
         return sum(link.sent_bytes for link in self.neighbours.links.values())
+
+
+@contextmanager
+def needed() -> Iterator[None]:
+    """Reading what a peer cannot do without: if it is damaged, the peer does not start."""
+    try:
+        yield
+    except Damaged as error:
+        raise RunFolderError(f"{error}. {PUT_BACK}") from None
 
 
 class Unread(Mapping[int, Message]):
