@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,8 +23,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.run import measured_by
 from gossamer import Experiment, simulate
-from gossamer.bench import counted, machine
 from gossamer.data import Dataset, Samples, Scaling
 from gossamer.simulation import Metrics, Prepared
 from gossamer.terminal import size
@@ -134,12 +133,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if unknown := [name for name in names if name not in known]:
         parser.error(f"unknown run '{unknown[0]}': known: {', '.join(known)}")
     rows = [run(known[name], given.workers) for name in names]
-    here = machine()
     command = " ".join(["python -m benchmarks.large", *(sys.argv[1:] if arguments is None else arguments)])
-    note = (
-        f"Measured {date.today()} by `{command}` on {here['processor']} ({counted(here['cores'], 'core')}), "
-        f"{here['system']}, Python {here['python']}, torch {here['torch']}. Times are of the last round."
-    )
+    note = f"Times are of the last round. {measured_by(command)}"
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, header_style="bold")
     for head in HEADS:
         shown.add_column(head, justify="right" if head not in ("run", "model", "method") else "left")

@@ -28,7 +28,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +36,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.contender import ROOT
-from benchmarks.run import progress
+from benchmarks.run import measured_by, progress
 from gossamer import Experiment
-from gossamer.bench import machine, size_of
+from gossamer.bench import size_of
 from gossamer.engines.client import Training, about_client, this_round
 from gossamer.peers import letters
 from gossamer.peers import wire_pb2 as wire
@@ -343,7 +342,7 @@ def memory_cells(found: Sequence[Memory]) -> list[list[str]]:
 
 def notes(speed: Speed, command: str) -> list[str]:
     """What a reader must know to judge the tables."""
-    here, ratios = machine(), speed.ratios(speed.linked)
+    ratios = speed.ratios(speed.linked)
     return [
         f"A letter of {speed.size / MB:.1f} MB. The link takes {speed.ratio:.2f} times as long as plain TLS sockets: "
         f"the median of {len(ratios)} pairs of turns, from {min(ratios):.2f} to {max(ratios):.2f}.",
@@ -351,8 +350,7 @@ def notes(speed: Speed, command: str) -> list[str]:
         f"nothing: the median of {PEERS} peers in each of some runs, and their range. The state is what the method "
         "keeps between rounds. The last column is part of what is beyond it: what the method carries through its local "
         "steps, and of push-sum one running sum for each edge out and in.",
-        f"Measured {date.today()} by `{command}` on {here['processor']} ({here['cores']} cores, "
-        f"{here['instructions']}), {here['system']}, Python {here['python']}, torch {here['torch']}.",
+        measured_by(command),
     ]
 
 

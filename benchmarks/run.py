@@ -28,7 +28,7 @@ from rich.table import Table
 
 from benchmarks.contender import Contender
 from benchmarks.workloads import WORKLOADS, Workload
-from gossamer.bench import machine
+from gossamer.bench import counted, machine
 from gossamer.workers import usable_cores
 
 LOOP_1, LOOP_ALL, ENGINE_1, ENGINE_ALL = "loop 1", "loop all", "engine 1", "engine all"
@@ -183,6 +183,15 @@ def table(outcomes: Sequence[Outcome], cores: int) -> Table:
     return shown
 
 
+def measured_by(command: str) -> str:
+    """When and where a table was measured, and how to do it again."""
+    here = machine()
+    return (
+        f"Measured {date.today()} by `{command}` on {here['processor']} ({counted(here['cores'], 'core')}, "
+        f"{here['instructions']}), {here['system']}, Python {here['python']}, torch {here['torch']}, {here['blas']}."
+    )
+
+
 def notes(
     command: str,
     outcomes: Sequence[Outcome],
@@ -191,12 +200,10 @@ def notes(
     cores: int,
 ) -> list[str]:
     """What a reader must know to judge the table, in lines."""
-    here = machine()
     alone, together = (rate / 1e9 for rate in limits)
     lines = [
         *(f"{o.workload.name}: {o.workload.title}. Gossamer ran {o.how}." for o in outcomes),
-        f"Measured {date.today()} by `{command}` on {here['processor']} ({here['cores']} cores, "
-        f"{here['instructions']}), {here['system']}, Python {here['python']}, torch {here['torch']}, {here['blas']}.",
+        measured_by(command),
         "Steps are client-steps. A ratio is the median over turns that follow each other; ± is half the "
         "range of the ratio to the loop.",
         f"The limit is the fastest product of two 1024 × 1024 matrices in float32 on one core ({alone:.1f} GFLOP/s), "

@@ -15,7 +15,6 @@ import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +22,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.run import contending, nothing_kept, progress
-from gossamer.bench import counted, machine
+from benchmarks.run import contending, measured_by, nothing_kept, progress
+from gossamer.bench import counted
 from gossamer.terminal import size
 from gossamer.workers import usable_cores
 
@@ -32,7 +31,6 @@ SIZES = (100, 300, 1000, 3000, 10_000)
 #: Neighbours of each client, and how many clients there are then.
 DEGREES, CLIENTS = (2, 10, 20, 40, 80, 160), 3000
 STEPS = 5
-
 
 Rows = list[list[str]]
 
@@ -73,14 +71,9 @@ def measure_edges(degrees: Sequence[int], clients: int, repeats: int, seconds: f
     return [statistics.median(times) for times in zip(*turns, strict=True)]
 
 
-def power(x: Sequence[float], y: Sequence[float]) -> float:
-    """The power of x with which y grows."""
-    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
-
-
 def slope(points: Sequence[Point]) -> float:
     """The power of n with which a round's seconds grow."""
-    return power([p.clients for p in points], [p.seconds for p in points])
+    return float(np.polyfit(np.log([p.clients for p in points]), np.log([p.seconds for p in points]), 1)[0])
 
 
 def growth(points: Sequence[Point]) -> float:
@@ -120,16 +113,7 @@ def notes(points: Sequence[Point], command: str) -> list[str]:
             f"{counted(number, 'worker')}: seconds of a round grow as n^{exponent:.2f}, seconds of a client as "
             f"n^{exponent - 1:+.2f}; one more client takes {growth(own):.2f} times its state and samples in memory."
         )
-    return [*lines, measured_here(command)]
-
-
-def measured_here(command: str) -> str:
-    """When and where a table was measured."""
-    here = machine()
-    return (
-        f"Measured {date.today()} by `{command}` on {here['processor']} ({here['cores']} cores, "
-        f"{here['instructions']}), {here['system']}, Python {here['python']}, torch {here['torch']}, {here['blas']}."
-    )
+    return [*lines, measured_by(command)]
 
 
 EDGE_HEADS = ["neighbours", "edges", "seconds a round", "beyond local steps", "ns an edge"]
@@ -147,7 +131,7 @@ def edge_page(degrees: Sequence[int], clients: int, seconds: Sequence[float], co
     return rows, [
         f"{clients:,} clients, 1 worker. A round takes {local:.3f} s and {1e9 * each:.0f} ns for each edge, along "
         f"which a row of 7,850 numbers goes; no point is off that line by more than {100 * off:.0f} %.",
-        measured_here(command),
+        measured_by(command),
     ]
 
 

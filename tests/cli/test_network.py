@@ -238,7 +238,7 @@ def own_samples(run: Path) -> None:
         (lambda run: (run / "trace.jsonl").unlink(), ("kits/p2/run: is not whole",)),
         (lambda run: (run / "trace.jsonl").write_text('{"step": 0'), ("kits/p2/run: is not whole",)),
         (lambda run: (run / "trace.jsonl").write_text("{}\n"), ("kits/p2/run: is not whole",)),
-        (lambda run: (run / "trace.jsonl").write_text('{"step\n'), ("kits/p2/run: is not whole", "copy the run anew")),
+        (lambda run: (run / "trace.jsonl").write_text('{"step\n'), ("kits/p2/run: is not whole", "Copy the run anew")),
         (lambda run: (run / "checkpoints/round-000002.safetensors").write_text("?"), ("kits/p2/run: is not whole",)),
         (lambda run: (run / "trace.jsonl").write_text('{"step": 1}\n'), ("trace of peer 2: says step 1 where step 0",)),
         (lambda run: shutil.rmtree(run / "checkpoints"), ("kits/p2/run: is not whole",)),

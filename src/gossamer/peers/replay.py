@@ -356,7 +356,8 @@ def _read(run: Path, roster: Roster) -> tuple[list[dict[str, Any]], dict[str, Te
             raise ValueError
     except (OSError, ValueError):
         raise RunFolderError(
-            f"{run}: is not whole: trace.jsonl or the last of checkpoints/ is missing, cut short or damaged; copy the run anew"
+            f"{run}: is not whole: trace.jsonl or the last of checkpoints/ is missing, cut short or damaged. Copy the "
+            "run anew"
         ) from None
     return journal.lines, under("state/", last[1])
 
