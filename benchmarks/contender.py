@@ -24,7 +24,7 @@ class Contender:
     """The measuring side."""
 
     def __init__(self, workload: str, role: str, number: int = 1) -> None:
-        self.name = f"{workload} {role} {number}"
+        self.name = f"{workload} {role} {number}"  # 0: as many workers as by default
         # Set before the process starts, so that no library makes more threads than it may use.
         threads = {"OMP_NUM_THREADS": str(number if role in ("loop", "gossipy") else 1), "PYTHONPATH": str(ROOT)}
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # it stays open as long as the process
@@ -162,7 +162,7 @@ def main(name: str, role: str, number: int) -> None:
     if role == "engine":
         from gossamer import simulate
 
-        simulate(workload.experiment(), workers=number, observer=Watched(turns), keep_vectors=False)
+        simulate(workload.experiment(), workers=number or None, observer=Watched(turns), keep_vectors=False)
     elif role == "loop":
         import torch
 

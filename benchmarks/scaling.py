@@ -23,9 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.run import contending, measured_by, nothing_kept, progress
-from gossamer.bench import counted
 from gossamer.terminal import size
-from gossamer.workers import usable_cores
 
 SIZES = (100, 300, 1000, 3000, 10_000)
 #: Neighbours of each client, and how many clients there are then.
@@ -33,13 +31,15 @@ DEGREES, CLIENTS = (2, 10, 20, 40, 80, 160), 3000
 STEPS = 5
 
 Rows = list[list[str]]
+WORKERS = {True: "1 worker", False: "workers by default"}
 
 
 @dataclass(frozen=True)
 class Point:
-    """One number of clients with one number of workers."""
+    """One number of clients, in one worker or in as many as by default."""
 
     clients: int
+    alone: bool
     workers: int
     seconds: float
     #: What the run took at most beyond its imports, and what its states and samples take.
@@ -47,19 +47,19 @@ class Point:
     needed: int
 
 
-def measure(sizes: Sequence[int], workers: Sequence[int], repeats: int, seconds: float) -> list[Point]:
-    """All points, measured in turns; those of one number of workers at a time, so that all fit into memory."""
+def measure(sizes: Sequence[int], repeats: int, seconds: float) -> list[Point]:
+    """All points, measured in turns; first those in one worker, so that all fit into memory."""
     with contending({"imports": ("", "limit", 1)}) as there:
         imports = there["imports"].facts
     points = []
-    for number in workers:
-        who = {f"{n} clients, {counted(number, 'worker')}": (f"N{n}", "engine", number) for n in sizes}
+    for alone in (True, False):
+        who = {f"{n} clients, {WORKERS[alone]}": (f"N{n}", "engine", int(alone)) for n in sizes}
         with contending(who) as there:
             turns = [[statistics.median(c.turn(seconds)) for c in there.values()] for _ in range(repeats)]
-        key = "alone" if number == 1 else "together"
         for n, contender, times in zip(sizes, there.values(), zip(*turns, strict=True), strict=True):
-            peak = contender.facts[key] - imports[key]
-            points.append(Point(n, number, statistics.median(times), peak, contender.facts["needed"]))
+            facts, number = contender.facts, int(contender.facts["how"].split()[1])  # on 2 workers, ...
+            key = "alone" if number == 1 else "together"
+            points.append(Point(n, alone, number, statistics.median(times), facts[key] - imports[key], facts["needed"]))
     return points
 
 
@@ -106,11 +106,11 @@ def cells(point: Point) -> list[str]:
 def notes(points: Sequence[Point], command: str) -> list[str]:
     """The slopes, and where they were measured."""
     lines = []
-    for number in sorted({p.workers for p in points}):
-        own = [p for p in points if p.workers == number]
+    for alone, words in WORKERS.items():
+        own = [p for p in points if p.alone == alone]
         exponent = slope(own)
         lines.append(
-            f"{counted(number, 'worker')}: seconds of a round grow as n^{exponent:.2f}, seconds of a client as "
+            f"{words.capitalize()}: seconds of a round grow as n^{exponent:.2f}, seconds of a client as "
             f"n^{exponent - 1:+.2f}; one more client takes {growth(own):.2f} times its state and samples in memory."
         )
     return [*lines, measured_by(command)]
@@ -141,9 +141,9 @@ def plot(points: Sequence[Point], path: Path) -> None:
 
     figure = Figure(figsize=(5.5, 3.6), layout="constrained")
     axes = figure.subplots()
-    for number in sorted({p.workers for p in points}):
-        own = [p for p in points if p.workers == number]
-        label = f"{counted(number, 'worker')}: slope {slope(own):.2f}"
+    for alone, words in WORKERS.items():
+        own = [p for p in points if p.alone == alone]
+        label = f"{words}: slope {slope(own):.2f}"
         axes.loglog([p.clients for p in own], [p.seconds for p in own], marker="o", label=label)
     last, sizes = points[-1], sorted({p.clients for p in points})
     axes.loglog(sizes, [last.seconds * n / last.clients for n in sizes], "k:", linewidth=1, label="slope 1")
@@ -172,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             heads, (rows, lines) = EDGE_HEADS, edge_page(DEGREES, CLIENTS, found, command)
         else:
             sizes = [int(n) for n in given.sizes.split(",")]
-            points = measure(sizes, sorted({1, usable_cores()}), given.repeats, seconds=1.0)
+            points = measure(sizes, given.repeats, seconds=1.0)
             heads, rows, lines = HEADS, [cells(point) for point in points], notes(points, command)
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, header_style="bold")
     for head in heads:

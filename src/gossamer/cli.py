@@ -90,7 +90,12 @@ DataDir = Annotated[
 ]
 Workers = Annotated[
     int | None,
-    typer.Option("--workers", "-w", envvar="GOSSAMER_WORKERS", help="Worker processes; default: one a core."),
+    typer.Option(
+        "--workers",
+        "-w",
+        envvar="GOSSAMER_WORKERS",
+        help="Worker processes; default: one a core, fewer for short rounds.",
+    ),
 ]
 Chunk = Annotated[int | None, typer.Option(help="Clients that a worker runs at once; default: measured.")]
 StepWay = Annotated[

@@ -52,10 +52,15 @@ OnDivergence = Literal["stop", "continue"]
 Metrics = dict[str, Any]
 
 
+#: So much work a round must have for each worker, or they wait for each other longer than they work: see `busy`. From
+#: where one worker and two are equally fast: 200 clients of the curve in docs/scaling.md.
+WORTH_A_WORKER = 3e7
+
+
 class Options(TypedDict, total=False):
     """How an experiment is run, which changes the speed and what is kept, but not the numbers.
 
-    Left out or None: as many workers as cores, and the rest by a short measurement.
+    Left out or None: as many workers as cores if a round is long enough, and the rest by a short measurement.
     """
 
     #: Processes that share the clients out among them.
@@ -267,7 +272,7 @@ def _start(
     check_options(options)
     observer = observer or Silent()
     prepared = prepare(experiment, options.get("data_dir"))
-    workers = number_of_workers(options.get("workers"), experiment, observer)
+    workers = number_of_workers(options.get("workers"), prepared, observer)
     plan = None
     if not launched_from_outside():  # before the fork: measured and compiled once, for all workers
         plan = _plan(prepared.training, options, workers, RunFolder(path) if path and going_on else None)
@@ -303,8 +308,9 @@ def _start(
         raise WorkerLost(f"{error} {kept}") from error
 
 
-def number_of_workers(wanted: int | None, experiment: Experiment, observer: Observer) -> int:
+def number_of_workers(wanted: int | None, prepared: Prepared, observer: Observer) -> int:
     """How many processes share the clients out among them."""
+    experiment = prepared.experiment
     if launched_from_outside():
         size = int(os.environ["WORLD_SIZE"])
         if wanted is not None and wanted != size:
@@ -316,8 +322,9 @@ def number_of_workers(wanted: int | None, experiment: Experiment, observer: Obse
         return size
     number = wanted if wanted is not None else _workers_of_environment()
     if number is None:
-        number = usable_cores() if torch.device(experiment.device).type == "cpu" and can_fork() else 1
-        return min(number, experiment.clients)
+        if torch.device(experiment.device).type != "cpu" or not can_fork():
+            return 1
+        return min(usable_cores(), experiment.clients, busy(prepared.training))
     if number > experiment.clients:
         observer.say(f"{number} workers for {experiment.clients} clients: {experiment.clients} will do")
         number = experiment.clients
@@ -328,6 +335,12 @@ def number_of_workers(wanted: int | None, experiment: Experiment, observer: Obse
             "workers: this system cannot fork workers; start them with torchrun (see docs/scaling.md)"
         )
     return number
+
+
+def busy(training: Training) -> int:
+    """How many workers a round keeps busy, at least one: it counts how often a parameter meets a sample."""
+    meetings = float(training.batches.work().sum()) * training.model.initial.numel()
+    return max(1, int(meetings / WORTH_A_WORKER))
 
 
 def _workers_of_environment() -> int | None:

@@ -40,9 +40,12 @@ def test_an_unknown_workload_is_refused(capsys):
 
 
 def test_slope_and_growth_of_a_straight_line(tmp_path):
-    points = [Point(n, 1, n * 1e-3, 5_000 + 20 * n, 10 * n) for n in (10, 100, 1000)]
-    assert scaling.slope(points) == pytest.approx(1)
-    assert scaling.growth(points) == pytest.approx(2)
+    alone, by_default = (
+        [Point(n, alone, 1, n * 1e-3, 5_000 + 20 * n, 10 * n) for n in (10, 100, 1000)] for alone in (True, False)
+    )
+    points = [*alone, *by_default]
+    assert scaling.slope(alone) == pytest.approx(1)
+    assert scaling.growth(alone) == pytest.approx(2)
     assert "n^1.00" in scaling.notes(points, "command")[0]
     assert scaling.cells(points[-1])[-1] == "2.50"
     scaling.plot(points, tmp_path / "curve.svg")

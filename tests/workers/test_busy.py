@@ -1,0 +1,29 @@
+"""As many workers as have something to do."""
+
+import pytest
+
+from gossamer import Experiment
+from gossamer.simulation import WORTH_A_WORKER, Silent, number_of_workers, prepare
+
+
+@pytest.mark.parametrize(
+    ("clients", "local_steps", "cores", "expected"),
+    [
+        (10, 1, 8, 1),  # 10 clients · 16 samples · 650 parameters: much less than is worth a worker
+        (10, 2000, 8, 6),  # 2.08e8
+        (10, 2000, 4, 4),
+        (3, 20000, 8, 3),
+    ],
+)
+def test_by_default_one_for_each_core_that_has_enough_to_do(
+    clients: int, local_steps: int, cores: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gossamer.simulation.usable_cores", lambda: cores)
+    monkeypatch.delenv("GOSSAMER_WORKERS", raising=False)
+    described = Experiment(
+        clients=clients, model="softmax", batch_size=16, local_steps=local_steps, partition="iid",
+        dataset={"name": "digits", "train_samples": 16 * clients},
+    )  # fmt: skip
+    assert WORTH_A_WORKER == 3e7
+    assert number_of_workers(None, prepare(described), Silent()) == expected
+    assert number_of_workers(2, prepare(described), Silent()) == 2  # whoever says a number gets it
