@@ -61,3 +61,26 @@ def test_who_is_rounds_ahead_is_not_waited_for(peer: Peer) -> None:
         here.add(2)
 
     assert heard(peer, one_ahead, two_ahead) == [2]
+
+
+def test_a_silent_neighbour_is_looked_for(tmp_path: Path) -> None:
+    """On a directed graph a peer may send nothing to those it hears: it would take them for being there."""
+    described = Experiment(method="sgp", clients=4, model="softmax", graph="exponential")
+    peer = make_peers(make_kits(tmp_path, described, late="reweigh", patience=0.1)[:1])[0]
+    _, hears, tells = peer.plan.at(0)
+    (only_heard,) = set(hears) - set(tells)
+
+    async def wait() -> bool:
+        talking = asyncio.create_task(peer.neighbours.talk())
+        await asyncio.sleep(0)
+        link = peer.neighbours.links[only_heard]
+        assert link.reachable
+        await peer.neighbours.wait_for([only_heard], lambda _: False, 0)
+        async with asyncio.timeout(20):
+            while link.reachable:
+                await asyncio.sleep(0.01)
+        talking.cancel()
+        await asyncio.gather(talking, return_exceptions=True)
+        return peer.neighbours._is_alive(only_heard)
+
+    assert not asyncio.run(wait())

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -42,6 +43,7 @@ class Neighbours:
         self.links: dict[int, Link] = {}
         self._takes_ours: dict[int, bool] = {}
         self._trouble: asyncio.Future[None] | None = None
+        self._asked: dict[int, asyncio.Task[None]] = {}
 
     async def talk(self) -> None:
         """Send what is posted, for as long as this peer runs; ends only with a reason why it cannot."""
@@ -55,8 +57,8 @@ class Neighbours:
                 if ended.done():
                     ended.result()
         finally:
-            for line in lines:
-                line.cancel()
+            for task in [*lines, *self._asked.values()]:
+                task.cancel()
             for link in self.links.values():
                 await link.close()
 
@@ -109,8 +111,16 @@ class Neighbours:
                 self._paces[j].heard(max(0.0, self._mailbox.came.get(j, began) - began))
             else:
                 self._paces[j].silent()
+                if j not in self._asked or self._asked[j].done():
+                    self._asked[j] = asyncio.create_task(self._look_for(self.links[j]))
                 self._log("went on without", step=step, neighbour=self._name(j))
         return heard
+
+    async def _look_for(self, link: Link) -> None:
+        """See whether a silent neighbour is there: who hears from it, but sends it nothing, would not know."""
+        with suppress(Exception):  # counted by the link
+            answer = await link.greet(self._now.hello(), GREETING)
+            self._now.heard_of(link.number, answer.round)
 
     def _is_alive(self, j: int) -> bool:
         """Whether a neighbour gives a sign of life: it can be reached, or was heard a moment ago."""
