@@ -20,6 +20,7 @@ from gossamer.peers.weather import Weather
 SERVICE = "gossamer.peers.Peer"
 #: Seconds between tries: the first, and the longest.
 FIRST_RETRY, LAST_RETRY = 0.05, 2.0
+NOBODY = "nobody listens there"
 
 Message = TypeVar("Message", wire.Hello, wire.Piece, wire.Receipt, wire.Status)
 OnReceipt = Callable[["Link", int, int, wire.Receipt], Awaitable[None]]
@@ -195,5 +196,8 @@ class Link:
 def words_of(error: Any) -> str:
     """What went wrong with a call, in a few words."""
     with suppress(Exception):
-        return f"{error.code().name.lower().replace('_', ' ')}: {str(error.details()).splitlines()[0][:200]}"
+        details = str(error.details())
+        if "Connection refused" in details:
+            return NOBODY
+        return f"{error.code().name.lower().replace('_', ' ')}: {details.splitlines()[0][:200]}"
     return str(error)[:200]

@@ -13,7 +13,7 @@ from gossamer.peers import tls
 from gossamer.peers import wire_pb2 as wire
 from gossamer.peers.check import probe
 from gossamer.peers.kit import Kit
-from gossamer.peers.links import SERVICE, words_of
+from gossamer.peers.links import NOBODY, SERVICE, words_of
 from gossamer.peers.roster import Member
 
 #: Seconds that a peer has for its answer.
@@ -112,13 +112,11 @@ class Watcher:
 
     async def _why(self, member: Member, error: grpc.aio.AioRpcError) -> str:
         """The reason in words: of the call itself, or of what is in the way of any call."""
-        details = str(error.details())
         if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
             return f"no answer within {self._patience:g} s"
-        if error.code() != grpc.StatusCode.UNAVAILABLE:
-            return words_of(error)
-        if "Connection refused" in details:
-            return "nobody listens there"
+        words = words_of(error)
+        if error.code() != grpc.StatusCode.UNAVAILABLE or words == NOBODY:
+            return words
         last, reason = self._probed.get(member.name, (-PROBE_EVERY, ""))
         if time.monotonic() - last >= PROBE_EVERY:
             found = await asyncio.to_thread(probe, self._kit, member, self._patience)
