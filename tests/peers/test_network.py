@@ -225,23 +225,27 @@ def test_a_frozen_peer_is_left_behind_and_taken_back(tmp_path: Path, processes: 
     finish(processes)
     traces = traces_of(kits)
     assert any("skip" in line for line in traces[1])
-    assert {"mass", "held"} <= set().union(*traces[3])
-    assert "held" not in traces[3][-1]  # it was given its share again
+    holds = [line["hold"] for line in traces[3] if "hold" in line]
+    assert [1] in [receivers for _, receivers in holds]
+    assert holds[-1][0] < 24  # at the last step it was given its share again
     vectors = torch.stack([model_of(described, kit) for kit in kits])
     torch.testing.assert_close(vectors, replayed(described, kits), rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("method", ["dfedsgpsm", "overlap-sgp"])
-def test_who_is_away_does_not_drain_the_others(method: str, tmp_path: Path) -> None:
-    """Of four one is never there: given a quarter in each round, it would soon have all mass."""
-    described = experiment(method, rounds=12, clients=4, graph="full")
+@pytest.mark.parametrize(
+    ("method", "graph", "there"),
+    [("dfedsgpsm", "full", 3), ("overlap-sgp", "one-peer-exponential", 3), ("sgp", "exponential", 2)],
+)
+def test_who_is_away_does_not_drain_the_others(method: str, graph: str, there: int, tmp_path: Path) -> None:
+    """Of four some are never there: their neighbours would give them mass, or get none of them, until none is left."""
+    described = experiment(method, rounds=14, clients=4, graph=graph)
     kits = make_kits(tmp_path, described, late="reweigh", patience=0.5)
     peers = make_peers(kits)
-    vectors = run_together(peers[:3])
-    assert all(described.method.weight(peer.client.state) > 0.4 for peer in peers[:3])
+    vectors = run_together(peers[:there])
+    assert all(described.method.weight(peer.client.state) > 0.1 for peer in peers[:there])
     assert float(total_mass(peers)["weight"]) == pytest.approx(4, rel=1e-12)
-    again = replay(prepare(described).training, [*traces_of(kits[:3]), []])
-    torch.testing.assert_close(vectors, again[:3], rtol=0, atol=1e-10)
+    again = replay(prepare(described).training, [*traces_of(kits[:there]), *[[]] * (4 - there)])
+    torch.testing.assert_close(vectors, again[:there], rtol=0, atol=1e-10)
 
 
 def test_a_peer_that_is_stopped_politely_says_how_to_go_on(tmp_path: Path, processes: list[Process]) -> None:

@@ -66,6 +66,8 @@ class Journal:
         self._mixed = {line["step"]: line for line in self.lines if "step" in line}
         #: Where the peer went on after an absence, by the round that it had come back to.
         self.skips: dict[int, int] = dict(line["skip"] for line in self.lines if "skip" in line)
+        #: Whose share of the mass was held back, by the gossip step.
+        self.holds: dict[int, list[int]] = dict(line["hold"] for line in self.lines if "hold" in line)
 
     def _read(self, number: int, line: str) -> Line:
         try:

@@ -36,6 +36,8 @@ from gossamer.methods import Message
 
 #: The step before the first one: nothing was added, sent or taken.
 NOTHING = -1
+#: What is given of a share that is held back. Almost nothing, but a parcel all the same: its receiver need not wait.
+CRUMB = 1e-9
 
 
 class Parcel(NamedTuple):

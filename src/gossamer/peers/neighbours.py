@@ -14,7 +14,7 @@ from gossamer.peers.journal import TwoProcesses
 from gossamer.peers.kit import Kit
 from gossamer.peers.links import Link
 from gossamer.peers.mailbox import Mailbox
-from gossamer.peers.pace import Pace
+from gossamer.peers.pace import AWAY_AFTER, Pace
 from gossamer.peers.report import Log
 from gossamer.peers.standing import Standing
 from gossamer.peers.weather import Weather
@@ -82,6 +82,10 @@ class Neighbours:
             if not link.refuses
             for kind, step in link.waiting
         )
+
+    def miss_someone(self) -> bool:
+        """Whether somebody has been waited for in vain more than once."""
+        return any(pace.missed >= AWAY_AFTER for pace in self._paces.values())
 
     async def wait_for(self, senders: list[int], here: Callable[[int], bool], step: int) -> list[int]:
         """Wait for what they send at a gossip step, for as long as the policy says; gives whose is here.

@@ -28,11 +28,7 @@ class Outbox:
 
     async def write_parcel(self, receiver: int, header: wire.Header, total: Message) -> Path:
         """Mass for one receiver; takes the place of the parcel before it, which it contains."""
-        return await self._write(self.parcel(receiver), header, total)
-
-    def parcel(self, receiver: int) -> Path:
-        """Where the parcel for a receiver lies."""
-        return self._folder / f"{receiver}.mass"
+        return await self._write(self._folder / f"{receiver}.mass", header, total)
 
     async def _write(self, path: Path, header: wire.Header, message: Message) -> Path:
         await asyncio.to_thread(letters.write, path, header, message, self._sync)

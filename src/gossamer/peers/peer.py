@@ -31,7 +31,7 @@ from gossamer.peers.kit import Kit
 from gossamer.peers.letters import Damaged, Letter
 from gossamer.peers.losses import Losses
 from gossamer.peers.mailbox import Mailbox
-from gossamer.peers.mass import Parcel
+from gossamer.peers.mass import CRUMB, Parcel
 from gossamer.peers.neighbours import Neighbours
 from gossamer.peers.outbox import Outbox
 from gossamer.peers.plan import Plan
@@ -46,6 +46,8 @@ from gossamer.peers.weather import Weather
 MAY_GO_ON = ("averaging", "push-sum")
 #: Below this push-sum weight a peer keeps its mass to itself until others have sent it some: x / w stays well defined.
 LEAST_WEIGHT = 1e-6
+#: Above this weight, of one on average, a peer gives mass away though it misses some that it should get.
+ENOUGH_WEIGHT = 0.5
 #: What helps where a file is damaged that a peer cannot do without.
 PUT_BACK = "Put back a copy of this folder; if there is none, the network has to be started anew."
 
@@ -185,15 +187,12 @@ class Peer:
         message = self.client.letter(coded=step >= 0)
         pushed = self.schema.pushed if step >= 0 else []
         sends_letters = not pushed or bool(self.schema.mixed)
-        held = (self._held_back(step, tells) if line is None else line.get("held", [])) if pushed else []
+        held = self._held_back(step, tells) if pushed else []
         self.now.doing = "sending"
         if sends_letters:
             await self._send_letter(step, {name: message[name] for name in message if name not in pushed}, tells)
         for receiver, weight in tells.items() if pushed else ():
-            if receiver in held:
-                self._offer_again(receiver)
-            else:
-                await self._send_mass(step, pushed, receiver, weight)
+            await self._send_mass(step, pushed, receiver, CRUMB * weight if receiver in held else weight)
         if line is None:
             self.now.doing = "waiting"
             heard = await self.neighbours.wait_for([*hears], partial(self._is_here, step, sends_letters), step)
@@ -201,13 +200,12 @@ class Peer:
             line |= {"heard": {str(j): step for j in heard}} if sends_letters else {}
             line |= {"mass": self.edges.due(step)} if pushed else {}
             line |= {} if losses is None else {"losses": losses.tolist()}
-            line |= {"held": held} if held else {}
             self.journal.write(line)
         self.now.doing = "mixing"
         letters = {int(name): self.mailbox.letter(wire.LETTER, int(name), step) for name in line.get("heard", {})}
         parcels = self.edges.letters(line.get("mass", {}))
         give_back()
-        kept = sum(tells[receiver] for receiver in held)
+        kept = sum((1 - CRUMB) * tells[receiver] for receiver in held)
         await self._compute(self._mix, step, operators, hears, own, letters, parcels, kept)
         self.now.floor = step + 1
 
@@ -235,16 +233,23 @@ class Peer:
         return self.edges.has_through(sender) >= step
 
     def _held_back(self, step: int, tells: Mapping[int, float]) -> list[int]:
-        """Receivers whose share of this step stays here.
+        """Receivers whose share of this step stays here, written down before anything leaves.
 
-        All of them, if there is hardly any mass to give away. And those that have acknowledged nothing for a while:
-        what is theirs already waits for them, but a peer that went on giving its mass to somebody who is away would
-        keep ever less of it, and steps that are taken at x / w would grow without bound.
+        Where somebody is away, mass flows towards it, or no longer comes from it. A peer that went on giving as usual
+        would keep ever less, and its steps, which are taken at x / w, would grow without bound. So those that have not
+        acknowledged what they were given are given no more, and who is light and misses its senders gives nothing.
         """
-        weight = self.client.message.get("weight")
-        if weight is not None and float(weight) < LEAST_WEIGHT:
-            return sorted(tells)
-        return sorted(self.edges.away(step - AHEAD * self.schema.steps) & tells.keys())
+        if step in self.journal.holds or self.journal.mixed(step) is not None:
+            return self.journal.holds.get(step, [])
+        weight = float(self.client.message.get("weight", torch.inf))
+        light = weight < LEAST_WEIGHT or (weight < ENOUGH_WEIGHT and self.neighbours.miss_someone())
+        away = self.edges.away(step - AHEAD * self.schema.steps)
+        # A process before this one may have given some of them their share, and then have been killed.
+        given = {receiver for receiver in tells if self.edges.out_to(receiver).through >= step}
+        held = sorted((set(tells) if light else away & set(tells)) - given)
+        if held:
+            self.journal.write({"hold": [step, held]})
+        return held
 
     async def _send_letter(self, step: int, message: Message, tells: Mapping[int, float]) -> None:
         """Write the letter of this step, once for all receivers, and post it."""
@@ -259,13 +264,9 @@ class Peer:
         if parcel := edge.parcel():
             header = self._header(wire.MASS, parcel.through, parcel.base)
             path = await self.outbox.write_parcel(receiver, header, parcel.total)
-            edge.total = Letter(path).message  # if it is ever needed again; it takes no memory there
+            if edge.total:  # else it has been acknowledged already: a line that was to send the one before found it
+                edge.total = Letter(path).message  # if it is ever needed again; it takes no memory there
             self.neighbours.post(wire.MASS, parcel.through, path, [receiver])
-
-    def _offer_again(self, receiver: int) -> None:
-        """Post the parcel that is written already: its receiver may have refused it, and think better of it."""
-        if parcel := self.edges.out_to(receiver).parcel():
-            self.neighbours.post(wire.MASS, parcel.through, self.outbox.parcel(receiver), [receiver])
 
     def _header(self, kind: int, step: int, base: int = 0) -> wire.Header:
         return wire.Header(
@@ -365,7 +366,9 @@ class Peer:
         """After an absence: go on where the others are, rather than where nobody is any more."""
         there = self.journal.skips.get(self.now.done)
         if there is None:
-            there = min(self.now.most_are_at(), self.now.rounds - 1)
+            # Who has finished has a letter left to be averaged with, but no mass to give.
+            done = [j for j, link in self.neighbours.links.items() if link.finished] if self.schema.pushed else []
+            there = min(self.now.most_are_at(but_for=done), self.now.rounds - 1)
             # What has left this peer must first have left its own state too.
             owes = any(edge.sent >= self.now.done * self.schema.steps for edge in self.edges.outs.values())
             if self.waits or there - self.now.done < AHEAD or owes:

@@ -21,6 +21,7 @@ from gossamer.errors import GossamerError, RunFolderError
 from gossamer.methods import Message, Operator, arrived, gossip_steps
 from gossamer.peers.journal import Journal, under
 from gossamer.peers.kit import NETWORK, KitError, kits_in
+from gossamer.peers.mass import CRUMB
 from gossamer.peers.roster import EXPERIMENT_DATA, Roster, load_kit_roster
 from gossamer.runs.folder import EXPERIMENT, FINAL, RunFolder, read_lines
 from gossamer.simulation import prepare
@@ -146,7 +147,8 @@ class Replayed:
         self.client = Client(number, training)
         self._network = training.network
         self._method: Any = training.method
-        self._lines = deque(lines)
+        self._lines = deque(line for line in lines if "hold" not in line)
+        self._holds = dict(line["hold"] for line in lines if "hold" in line)
         self._post = post
         self._means = means
 
@@ -200,13 +202,12 @@ class Replayed:
         if line is None:
             return False
         weights = self._weights(step, line)
-        kept = 0.0
+        held = self._holds.get(at, [])
+        kept = sum((1 - CRUMB) * float(weights[receiver, number]) for receiver in held)
         pushed = pushed_names(operators, client.message)
         for receiver in np.flatnonzero(weights[:, number]).tolist() if pushed else ():
-            share = float(weights[receiver, number])
-            if receiver in line.get("held", ()):
-                kept += share
-            elif receiver != number:
+            share = float(weights[receiver, number]) * (CRUMB if receiver in held else 1.0)
+            if receiver != number:
                 post.push(number, receiver, at, share_of(client.message, share, pushed))
         row = {int(j): float(weights[number, j]) for j in np.flatnonzero(weights[number])}
         own = row.pop(number, 0.0)
@@ -352,7 +353,7 @@ def _read(run: Path, roster: Roster) -> tuple[list[dict[str, Any]], dict[str, Te
         last = journal.last(roster.digest)
         if not (journal.whole and journal.lines) or last is None or last[0] != roster.experiment.rounds:
             raise ValueError
-        if not all(isinstance(line, dict) and line.keys() & {"step", "skip"} for line in journal.lines):
+        if not all(isinstance(line, dict) and line.keys() & {"step", "skip", "hold"} for line in journal.lines):
             raise ValueError
     except (OSError, ValueError):
         raise RunFolderError(

@@ -1,5 +1,6 @@
 """Where a peer is in its run, and where the others are as far as it has heard."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from importlib.metadata import version
 
@@ -43,7 +44,7 @@ class Standing:
         """Whether a peer is so far ahead that what it said in this round is no longer to be had."""
         return self.others.get(peer, 0) >= self.done + AHEAD
 
-    def most_are_at(self) -> int:
+    def most_are_at(self, but_for: Collection[int] = ()) -> int:
         """The round that half of the others have reached: one alone that claims to be far ahead is not followed."""
-        claimed = sorted(self.others.values()) or [0]
+        claimed = sorted(round for peer, round in self.others.items() if peer not in but_for) or [0]
         return claimed[(len(claimed) - 1) // 2]
