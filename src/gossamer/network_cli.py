@@ -104,7 +104,7 @@ def demo(
     double: Annotated[float, typer.Option(min=0, max=1, help="Share of the messages that arrive twice.")] = 0.0,
     delay: Annotated[float, typer.Option(min=0, help="Longest delay of a message, in seconds.")] = 0.0,
     late: Annotated[
-        Literal["wait", "reweigh"], typer.Option(help="What averaging does without a neighbour's message.")
+        Literal["wait", "reweigh"], typer.Option(help="Whether peers wait for a neighbour that is away, or go on.")
     ] = "wait",
     kill: Annotated[bool, typer.Option("--kill", help="Kill a peer halfway (SIGKILL), and start it again.")] = False,
     out: Annotated[
@@ -368,8 +368,9 @@ def replay(
         f"{len(found.differences)} peers, {found.rounds} rounds: the replay ends with {words}", soft_wrap=True
     )
     terminal.out.print(
-        f"letters not waited for: {found.missing}, rounds missed: {found.skipped}, drift of the mean: "
-        f"{found.worst_drift:.1e} in the worst step, {found.total_drift:.1e} in all",
+        f"letters not waited for: {found.missing}, shares of mass held back: {found.held}, "
+        f"rounds missed: {found.skipped}, drift of the mean: {found.worst_drift:.1e} in the worst step, "
+        f"{found.total_drift:.1e} in all",
         soft_wrap=True,
     )
     if found.others:

@@ -186,7 +186,7 @@ def test_a_replay_ends_with_the_same_models(gossamer: Command, kits: Path) -> No
     answer = gossamer("network", "replay", "kits")
     assert answer.code == 0, answer.text
     assert "3 peers, 2 rounds: the replay ends with the same models (largest difference " in answer.out
-    assert "letters not waited for: 0, rounds missed: 0, drift of the mean: " in answer.out
+    assert "letters not waited for: 0, shares of mass held back: 0, rounds missed: 0, drift of the mean: " in answer.out
     assert content(kits) == before
 
 

@@ -14,7 +14,7 @@ from gossamer.peers.journal import TwoProcesses
 from gossamer.peers.kit import Kit
 from gossamer.peers.links import Link
 from gossamer.peers.mailbox import Mailbox
-from gossamer.peers.pace import AWAY_AFTER, Pace
+from gossamer.peers.pace import Pace
 from gossamer.peers.report import Log
 from gossamer.peers.standing import Standing
 from gossamer.peers.weather import Weather
@@ -84,8 +84,8 @@ class Neighbours:
         )
 
     def miss_someone(self) -> bool:
-        """Whether somebody has been waited for in vain more than once."""
-        return any(pace.missed >= AWAY_AFTER for pace in self._paces.values())
+        """Whether somebody was waited for in vain, and has not been heard since."""
+        return any(pace.missed for pace in self._paces.values())
 
     async def wait_for(self, senders: list[int], here: Callable[[int], bool], step: int) -> list[int]:
         """Wait for what they send at a gossip step, for as long as the policy says; gives whose is here.

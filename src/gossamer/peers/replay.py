@@ -273,6 +273,8 @@ class Agreement(NamedTuple):
     rounds: int
     #: Letters that were needed and not waited for.
     missing: int
+    #: Shares of mass that their sender kept.
+    held: int
     #: Rounds that peers were away for, added up.
     skipped: int
     #: How far the mean of what is averaged was moved, relative to it: by the worst step, and by all together.
@@ -311,7 +313,9 @@ def replay_kits(kits: Path, runs: Path | None = None, data_dir: Path | None = No
     )
     skipped = sum(line["skip"][1] - line["skip"][0] for lines in traces for line in lines if "skip" in line)
     drifts = list(moved.values()) or [0.0]
-    return Agreement(differences, SAME[experiment.dtype], experiment.rounds, missing, skipped, max(drifts), sum(drifts))
+    held = sum(len(line["hold"][1]) for lines in traces for line in lines if "hold" in line)
+    allowed = SAME[experiment.dtype]
+    return Agreement(differences, allowed, experiment.rounds, missing, held, skipped, max(drifts), sum(drifts))
 
 
 def _roster_of(kits: Path) -> Roster:
