@@ -14,6 +14,9 @@ from gossamer.peers.letters import Letter
 from gossamer.peers.mailbox import Mailbox
 from gossamer.peers.mass import InEdge, OutEdge, Parcel
 
+#: Less than this is a crumb: the least weight of a peer that gives is `LEAST_WEIGHT`, of which it gives a share.
+A_CRUMB = 1e-8
+
 
 class Edges:
     """All edges of one peer. Parcels that have arrived and are not taken yet lie in the mailbox."""
@@ -22,6 +25,7 @@ class Edges:
         self._mailbox, self._dtype = mailbox, dtype
         self.ins: dict[int, InEdge] = {}
         self.outs: dict[int, OutEdge] = {}
+        self._gave: dict[int, float] = {}  # the weight that each sender gave last
         self._taken: dict[int, Letter] = {}  # the last of each sender, which holds the sum that was taken
 
     def into(self, sender: int) -> InEdge:
@@ -71,7 +75,12 @@ class Edges:
             taken = [self.into(sender).take(parcel_of(letter)) for letter in parcels]
             if new := [message for message in taken if message is not None]:
                 mass[sender] = together(new)
+                self._gave[sender] = float(mass[sender].get("weight", torch.inf))
         return mass
+
+    def is_held_from(self) -> bool:
+        """Whether some sender, when it was last heard, gave a crumb."""
+        return any(weight < A_CRUMB for weight in self._gave.values())
 
     def put_down(self) -> None:
         """Let the sums that were taken leave the memory: they are on disk, and hardly ever needed again."""

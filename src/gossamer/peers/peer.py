@@ -237,12 +237,14 @@ class Peer:
 
         Where somebody is away, mass flows towards it, or no longer comes from it. A peer that went on giving as usual
         would keep ever less, and its steps, which are taken at x / w, would grow without bound. So those that have not
-        acknowledged what they were given are given no more, and who is light and misses its senders gives nothing.
+        acknowledged what they were given are given no more, and who is light and misses a sender, or is held back from
+        by one, gives nothing.
         """
         if step in self.journal.holds or self.journal.mixed(step) is not None:
             return self.journal.holds.get(step, [])
         weight = float(self.client.message.get("weight", torch.inf))
-        light = weight < LEAST_WEIGHT or (weight < ENOUGH_WEIGHT and self.neighbours.miss_someone())
+        misses = self.neighbours.miss_someone() or self.edges.is_held_from()
+        light = weight < (ENOUGH_WEIGHT if misses else LEAST_WEIGHT)
         away = self.edges.away(step - AHEAD * self.schema.steps)
         # A process before this one may have given some of them their share, and then have been killed.
         given = {receiver for receiver in tells if self.edges.out_to(receiver).through >= step}
