@@ -30,7 +30,7 @@ from gossamer.methods import (
 from problems import Weights, engine, full_gradient, methods_under, metropolis, play, samples
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
-law = settings(max_examples=6, deadline=None)
+law = settings(max_examples=8, deadline=None)
 seeds = st.integers(0, 2**32)
 clients = st.integers(3, 6)
 local_steps = st.integers(0, 5)

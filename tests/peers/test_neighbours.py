@@ -1,6 +1,7 @@
 """How long a peer waits for its neighbours, where it need not wait for good."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -84,3 +85,24 @@ def test_a_silent_neighbour_is_looked_for(tmp_path: Path) -> None:
         return peer.neighbours._is_alive(only_heard)
 
     assert not asyncio.run(wait())
+
+
+def test_a_long_absence_is_two_lines_of_the_log(tmp_path: Path) -> None:
+    described = Experiment(method="dfedavg", clients=3, model="softmax", graph="full")
+    peer = make_peers(make_kits(tmp_path, described, late="reweigh", patience=0.05)[:1])[0]
+    here: set[int] = set()
+
+    async def wait() -> None:
+        talking = asyncio.create_task(peer.neighbours.talk())
+        await asyncio.sleep(0)
+        for step in range(4):
+            await peer.neighbours.wait_for([1], here.__contains__, step)
+        here.add(1)
+        await peer.neighbours.wait_for([1], here.__contains__, 4)
+        talking.cancel()
+        await asyncio.gather(talking, return_exceptions=True)
+
+    asyncio.run(wait())
+    lines = [json.loads(line) for line in (peer.folder / "log.jsonl").read_text().splitlines()]
+    assert [(line["event"], line["step"]) for line in lines] == [("went on without", 0), ("heard again", 4)]
+    assert lines[1]["after"] == 4

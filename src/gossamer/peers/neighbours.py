@@ -111,13 +111,17 @@ class Neighbours:
             await self._mailbox.wait(partial(_any, settled, missing), min(left, REMIND))
         heard = [j for j in senders if here(j)]
         for j in senders:
+            missed = self._paces[j].missed
             if j in heard:
+                if missed > 1:
+                    self._log("heard again", step=step, neighbour=self._name(j), after=missed)
                 self._paces[j].heard(max(0.0, self._mailbox.came.get(j, began) - began))
             else:
+                if not missed:  # the rest of an absence is one line, at its end
+                    self._log("went on without", step=step, neighbour=self._name(j))
                 self._paces[j].silent()
                 if j not in self._asked or self._asked[j].done():
                     self._asked[j] = asyncio.create_task(self._look_for(self.links[j]))
-                self._log("went on without", step=step, neighbour=self._name(j))
         return heard
 
     async def _look_for(self, link: Link) -> None:
