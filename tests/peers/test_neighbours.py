@@ -106,3 +106,23 @@ def test_a_long_absence_is_two_lines_of_the_log(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (peer.folder / "log.jsonl").read_text().splitlines()]
     assert [(line["event"], line["step"]) for line in lines] == [("went on without", 0), ("heard again", 4)]
     assert lines[1]["after"] == 4
+
+
+@pytest.mark.parametrize(("method", "goes_on_with"), [("sgp", 0), ("dfedavg", 9)])
+def test_who_comes_back_when_the_others_have_finished(method: str, goes_on_with: int, tmp_path: Path) -> None:
+    """Their last letters are worth a last round. But they have no more mass to give: better to train on alone."""
+    described = Experiment(method=method, clients=3, rounds=10, model="softmax", graph="full")
+    peer = make_peers(make_kits(tmp_path, described, late="reweigh")[:1])[0]
+
+    async def come_back() -> None:
+        talking = asyncio.create_task(peer.neighbours.talk())
+        await asyncio.sleep(0)
+        for j, link in peer.neighbours.links.items():
+            link.finished = True
+            peer.now.heard_of(j, 10)
+        peer._catch_up()
+        talking.cancel()
+        await asyncio.gather(talking, return_exceptions=True)
+
+    asyncio.run(come_back())
+    assert peer.now.done == goes_on_with
