@@ -354,3 +354,20 @@ def test_in_single_precision_nothing_is_lost_but_roundings() -> None:
     start, models, off = push_sum(exact=True, dtype=torch.float32, rounds=300)
     assert off < 1e-4
     torch.testing.assert_close(models.double(), start.mean(0).expand_as(models), rtol=0, atol=1e-4)
+
+
+def test_who_acknowledges_late_is_not_away() -> None:
+    """A step late in every round, so that the sum is never settled: what counts is the last that it has."""
+    edge = OutEdge()
+    for step in range(10):
+        edge.add(step, share(step))
+        sent(edge)
+        assert not edge.waits_since(step - 2)
+        if step:
+            assert not edge.acknowledged(step - 1)
+    for step in range(10, 14):  # and then nothing more
+        edge.add(step, share(step))
+        sent(edge)
+    assert edge.waits_since(11)
+    assert edge.acknowledged(13)
+    assert not edge.waits_since(11)

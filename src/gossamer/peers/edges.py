@@ -93,7 +93,7 @@ class Edges:
             self._mailbox.forget(wire.MASS, edge.through + 1, sender)
 
     def away(self, step: int) -> set[int]:
-        """Receivers that have not acknowledged what has been owed to them since this step, or for longer."""
+        """Receivers that were given something and have acknowledged nothing of this step, or of later ones."""
         return {receiver for receiver, edge in self.outs.items() if edge.waits_since(step)}
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -58,7 +58,7 @@ class OutEdge:
         self.base = NOTHING
         self.through = NOTHING
         self.total: Message = {}
-        self.since = NOTHING  # the first step of what is owed, as far as this process knows
+        self.since = NOTHING  # the receiver has acknowledged the steps before this one, as far as this process knows
         self.sent = NOTHING  # the last step that ever left, also from a former life of this peer
 
     def add(self, step: int, increment: Message) -> None:
@@ -80,11 +80,12 @@ class OutEdge:
         return Parcel(self.base, self.through, self.total)
 
     def acknowledged(self, through: int) -> bool:
-        """The receiver has everything up to this step. Whether nothing is owed any more; if not, nothing changes."""
+        """The receiver has everything up to this step. Whether nothing is owed any more; if not, the sum goes on."""
         last = max(self.through, self.sent)
         if through > last:
             raise ValueError(f"step {through} is acknowledged, but nothing later than step {last} was ever sent")
         if through < last:
+            self.since = max(self.since, through + 1)
             return False
         # A receiver may be ahead of a sender that was set back: then the steps up to here need not be added again.
         self.base, self.through, self.total = through, through, {}
@@ -96,7 +97,7 @@ class OutEdge:
         self.since = self.sent = self.through
 
     def waits_since(self, step: int) -> bool:
-        """Whether something has been owed since this step, or for longer."""
+        """Whether nothing of this step, or of later ones, has been acknowledged, and something is owed."""
         return self.through > self.base and self.since <= step
 
 
