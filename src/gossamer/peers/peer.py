@@ -48,7 +48,7 @@ MAY_GO_ON = ("averaging", "push-sum")
 LEAST_WEIGHT = 1e-6
 #: Above this weight, of one on average, a peer gives mass away though it misses some that it should get.
 ENOUGH_WEIGHT = 0.5
-#: Rounds that an acknowledgement may take: on a slow line each is about as long as a letter's way, and there may be loss.
+#: Rounds that an acknowledgement may take: on a slow line each is about as long as a letter's way, some are lost.
 RECEIPT_TAKES = 4
 #: What helps where a file is damaged that a peer cannot do without.
 PUT_BACK = "Put back a copy of this folder; if there is none, the network has to be started anew."
