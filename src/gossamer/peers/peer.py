@@ -48,8 +48,6 @@ MAY_GO_ON = ("averaging", "push-sum")
 LEAST_WEIGHT = 1e-6
 #: Above this weight, of one on average, a peer gives mass away though it misses some that it should get.
 ENOUGH_WEIGHT = 0.5
-#: Rounds that an acknowledgement may take: on a slow line each is about as long as a letter's way, some are lost.
-RECEIPT_TAKES = 4
 #: What helps where a file is damaged that a peer cannot do without.
 PUT_BACK = "Put back a copy of this folder; if there is none, the network has to be started anew."
 
@@ -247,7 +245,7 @@ class Peer:
         weight = float(self.client.message.get("weight", torch.inf))
         misses = self.neighbours.miss_someone() or self.edges.is_held_from()
         light = weight < (ENOUGH_WEIGHT if misses else LEAST_WEIGHT)
-        away = self.edges.away(step - RECEIPT_TAKES * self.schema.steps)
+        away = self.edges.away(step - AHEAD * self.schema.steps)
         # A process before this one may have given some of them their share, and then have been killed.
         given = {receiver for receiver in tells if self.edges.out_to(receiver).through >= step}
         held = sorted((set(tells) if light else away & set(tells)) - given)
