@@ -26,6 +26,8 @@ class Edges:
         self.ins: dict[int, InEdge] = {}
         self.outs: dict[int, OutEdge] = {}
         self._gave: dict[int, float] = {}  # the weight that each sender gave last
+        #: The weight that came at the last gossip step.
+        self.came = float("inf")
         self._taken: dict[int, Letter] = {}  # the last of each sender, which holds the sum that was taken
 
     def into(self, sender: int) -> InEdge:
@@ -76,6 +78,7 @@ class Edges:
             if new := [message for message in taken if message is not None]:
                 mass[sender] = together(new)
                 self._gave[sender] = float(mass[sender].get("weight", torch.inf))
+        self.came = sum(self._gave[sender] for sender in mass)
         return mass
 
     def is_held_from(self) -> bool:

@@ -237,15 +237,16 @@ class Peer:
 
         Where somebody is away, mass flows towards it, or no longer comes from it. A peer that went on giving as usual
         would keep ever less, and its steps, which are taken at x / w, would grow without bound. So those that have not
-        acknowledged what they were given are given no more, and who is light and misses a sender, or is held back from
-        by one, gives nothing.
+        acknowledged what they were given are given no more. And who is light, misses a sender or is held back from by
+        one, and so gets much less than it would give, gives nothing.
         """
         if step in self.journal.holds or self.journal.mixed(step) is not None:
             return self.journal.holds.get(step, [])
         weight = float(self.client.message.get("weight", torch.inf))
-        misses = self.neighbours.miss_someone() or self.edges.is_held_from()
-        light = weight < (ENOUGH_WEIGHT if misses else LEAST_WEIGHT)
         away = self.edges.away(step - AHEAD * self.schema.steps)
+        gives = weight * sum(share for receiver, share in tells.items() if receiver not in away)
+        drains = self.edges.came < gives / 2 and (self.neighbours.miss_someone() or self.edges.is_held_from())
+        light = weight < (ENOUGH_WEIGHT if drains else LEAST_WEIGHT)
         # A process before this one may have given some of them their share, and then have been killed.
         given = {receiver for receiver in tells if self.edges.out_to(receiver).through >= step}
         held = sorted((set(tells) if light else away & set(tells)) - given)
