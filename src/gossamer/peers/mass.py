@@ -27,6 +27,7 @@ with base a has been taken. That holds across restarts too, if whoever uses this
        on with a sum that the receiver has forgotten, or reset although its former self had sent more.
 """
 
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import torch
@@ -38,6 +39,16 @@ from gossamer.methods import Message
 NOTHING = -1
 #: What is given of a share that is held back. Almost nothing, but a parcel all the same: its receiver need not wait.
 CRUMB = 1e-9
+
+
+def given(weights: Mapping[int, float], held: Collection[int]) -> tuple[dict[int, float], float]:
+    """What each receiver gets of a sender's mass if some are held back from, and what the sender keeps of theirs.
+
+    >>> given({1: 0.25, 2: 0.25}, held=[])
+    ({1: 0.25, 2: 0.25}, 0)
+    """
+    shares = {receiver: CRUMB * weight if receiver in held else weight for receiver, weight in weights.items()}
+    return shares, sum(weights[receiver] - shares[receiver] for receiver in held)
 
 
 class Parcel(NamedTuple):

@@ -31,7 +31,7 @@ from gossamer.peers.kit import Kit
 from gossamer.peers.letters import Damaged, Letter
 from gossamer.peers.losses import Losses
 from gossamer.peers.mailbox import Mailbox
-from gossamer.peers.mass import CRUMB, Parcel
+from gossamer.peers.mass import Parcel, given
 from gossamer.peers.neighbours import Neighbours
 from gossamer.peers.outbox import Outbox
 from gossamer.peers.plan import Plan
@@ -187,12 +187,12 @@ class Peer:
         message = self.client.letter(coded=step >= 0)
         pushed = self.schema.pushed if step >= 0 else []
         sends_letters = not pushed or bool(self.schema.mixed)
-        held = self._held_back(step, tells) if pushed else []
+        shares, kept = given(tells, self._held_back(step, tells)) if pushed else ({}, 0.0)
         self.now.doing = "sending"
         if sends_letters:
             await self._send_letter(step, {name: message[name] for name in message if name not in pushed}, tells)
-        for receiver, weight in tells.items() if pushed else ():
-            await self._send_mass(step, pushed, receiver, CRUMB * weight if receiver in held else weight)
+        for receiver, share in shares.items():
+            await self._send_mass(step, pushed, receiver, share)
         if line is None:
             self.now.doing = "waiting"
             heard = await self.neighbours.wait_for([*hears], partial(self._is_here, step, sends_letters), step)
@@ -205,7 +205,6 @@ class Peer:
         letters = {int(name): self.mailbox.letter(wire.LETTER, int(name), step) for name in line.get("heard", {})}
         parcels = self.edges.letters(line.get("mass", {}))
         give_back()
-        kept = sum((1 - CRUMB) * tells[receiver] for receiver in held)
         await self._compute(self._mix, step, operators, hears, own, letters, parcels, kept)
         self.now.floor = step + 1
 
@@ -248,8 +247,8 @@ class Peer:
         drains = self.edges.came < gives / 2 and (self.neighbours.miss_someone() or self.edges.is_held_from())
         light = weight < (ENOUGH_WEIGHT if drains else LEAST_WEIGHT)
         # A process before this one may have given some of them their share, and then have been killed.
-        given = {receiver for receiver in tells if self.edges.out_to(receiver).through >= step}
-        held = sorted((set(tells) if light else away & set(tells)) - given)
+        have_it = {receiver for receiver in tells if self.edges.out_to(receiver).through >= step}
+        held = sorted((set(tells) if light else away & set(tells)) - have_it)
         if held:
             self.journal.write({"hold": [step, held]})
         return held

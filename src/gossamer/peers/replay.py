@@ -21,7 +21,7 @@ from gossamer.errors import GossamerError, RunFolderError
 from gossamer.methods import Message, Operator, arrived, gossip_steps
 from gossamer.peers.journal import Journal, under
 from gossamer.peers.kit import NETWORK, KitError, kits_in
-from gossamer.peers.mass import CRUMB
+from gossamer.peers.mass import given
 from gossamer.peers.roster import EXPERIMENT_DATA, Roster, load_kit_roster
 from gossamer.runs.folder import EXPERIMENT, FINAL, RunFolder, read_lines
 from gossamer.simulation import prepare
@@ -202,12 +202,10 @@ class Replayed:
         if line is None:
             return False
         weights = self._weights(step, line)
-        held = self._holds.get(at, [])
-        kept = sum((1 - CRUMB) * float(weights[receiver, number]) for receiver in held)
-        pushed = pushed_names(operators, client.message)
-        for receiver in np.flatnonzero(weights[:, number]).tolist() if pushed else ():
-            share = float(weights[receiver, number]) * (CRUMB if receiver in held else 1.0)
-            if receiver != number:
+        tells = {int(j): float(weights[j, number]) for j in np.flatnonzero(weights[:, number]) if j != number}
+        shares, kept = given(tells, self._holds.get(at, []))
+        if pushed := pushed_names(operators, client.message):
+            for receiver, share in shares.items():
                 post.push(number, receiver, at, share_of(client.message, share, pushed))
         row = {int(j): float(weights[number, j]) for j in np.flatnonzero(weights[number])}
         own = row.pop(number, 0.0)
