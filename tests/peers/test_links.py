@@ -17,7 +17,7 @@ from gossamer.peers.kit import open_kit
 from networks import SECONDS, make_kits
 
 #: Letters that are given up; in a few of a hundred, at the worst moment.
-TRIES = 200
+TRIES = 300
 
 
 class Impatient(links.Link):
