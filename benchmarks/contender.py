@@ -21,10 +21,10 @@ ROOT = Path(__file__).parents[1]
 
 
 class Contender:
-    """The measuring side."""
+    """The measuring side. `number`: threads of a loop, or workers of the engine, where 0 is as many as by default."""
 
     def __init__(self, workload: str, role: str, number: int = 1) -> None:
-        self.name = f"{workload} {role} {number}"  # 0: as many workers as by default
+        self.name = f"{workload} {role} {number}"
         # Set before the process starts, so that no library makes more threads than it may use.
         threads = {"OMP_NUM_THREADS": str(number if role in ("loop", "gossipy") else 1), "PYTHONPATH": str(ROOT)}
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # it stays open as long as the process

@@ -52,8 +52,8 @@ OnDivergence = Literal["stop", "continue"]
 Metrics = dict[str, Any]
 
 
-#: So much work a round must have for each worker, or they wait for each other longer than they work: see `busy`. From
-#: where one worker and two are equally fast: 200 clients of the curve in docs/scaling.md.
+#: So much work a round must have for each worker, or they wait for each other longer than they work: see `busy`. With
+#: 100 clients of the curve in docs/scaling.md (2.4e7) one worker was faster than two, with 300 (7.1e7) slower.
 WORTH_A_WORKER = 3e7
 
 
