@@ -43,6 +43,7 @@ from gossamer.parts import own_code
 from gossamer.randomness import Purpose, torch_seed
 from gossamer.runs.files import write_text
 from gossamer.runs.folder import BEST, EXPERIMENT, FINAL, RunFolder, read_lines, to_json
+from gossamer.startup import put_off_compiler
 from gossamer.workers import Group, WorkerLost, as_group, can_fork, launched_from_outside, restarted, usable_cores
 
 if TYPE_CHECKING:
@@ -270,6 +271,7 @@ def _start(
 ) -> Run:
     """Prepare everything once, then run it in all workers."""
     check_options(options)
+    put_off_compiler()
     observer = observer or Silent()
     prepared = prepare(experiment, options.get("data_dir"))
     workers = number_of_workers(options.get("workers"), prepared, observer)

@@ -11,6 +11,8 @@ compiled   the recorded operations are fused by torch's compiler, where there is
 import json
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -19,6 +21,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from gossamer.data import Batch, Gathered
+from gossamer.engines.built import Given, build, can_build
 from gossamer.engines.client import (
     About,
     Differentiate,
@@ -31,6 +34,7 @@ from gossamer.engines.client import (
 )
 from gossamer.methods import Local, Message, State
 from gossamer.randomness import Purpose, torch_seed
+from gossamer.workers import FailedApart
 
 if TYPE_CHECKING:
     from gossamer.engines.recorded import Recorded
@@ -38,12 +42,10 @@ if TYPE_CHECKING:
 How = Literal["eager", "traced", "compiled"]
 Step = Callable[[State, Local, Batch, About, Tensor], tuple[Local, Tensor]]
 
-#: A step of one shape is recorded when it comes for this time, and compiled when it comes for that time.
-TRACE_AT, COMPILE_AT = 3, 6
+#: A step of one shape is recorded, and compiled if the plan says so, when it comes for this time.
+RECORD_AT = 3
 #: Shapes that are recorded, and compiled. Batches at the end of an epoch come in many, most steps in one or two.
-MOST_TRACED, MOST_COMPILED = 16, 4
-
-
+MOST_RECORDED, MOST_COMPILED = 16, 4
 #: Steps that are recorded as one piece, if the samples of all of them take no more than so many bytes.
 MOST_AT_ONCE, CACHED = 8, 8 << 20
 
@@ -108,8 +110,7 @@ class ChunkRunner:
         """Why steps are not run as the plan says, if they are not."""
         self._model = training.model
         self._seen: Counter[tuple[Any, ...]] = Counter()
-        self._recorded: dict[tuple[Any, ...], Recorded] = {}
-        self._ready: dict[tuple[Any, ...], Recorded] = {}  # those that will not get any faster
+        self._ready: dict[tuple[Any, ...], Step] = {}
         self._compiled = 0
 
     def prepare(self, clients: np.ndarray, index: int) -> Prepared:
@@ -189,11 +190,9 @@ class ChunkRunner:
         if self.plan.step == "eager" or self.trouble or self._model.draws_randomness:
             return self._eagerly(index, alone, steps)(state, local, batch, about, lr)
         self._seen[shape] += 1
-        if self._seen[shape] == TRACE_AT and len(self._recorded) < MOST_TRACED:
-            self._record(shape, index, alone, steps, (state, local, batch, about, lr))
-        if self._seen[shape] == COMPILE_AT and shape in self._recorded and self._compiled < MOST_COMPILED:
-            self._compile(shape)
-        step = self._recorded.get(shape) or self._eagerly(index, alone, steps)
+        if self._seen[shape] == RECORD_AT and len(self._ready) < MOST_RECORDED:
+            self._get_ready(shape, partial(self._record, index, alone, steps), (state, local, batch, about, lr))
+        step = self._ready.get(shape) or self._eagerly(index, alone, steps)
         return step(state, local, batch, about, lr)
 
     def _eagerly(self, index: int, alone: bool, steps: int | None) -> Step:
@@ -211,33 +210,37 @@ class ChunkRunner:
 
         return one if alone else vmap(one, in_dims=(0, 0, 0, 0, None))
 
-    def _record(
-        self, shape: tuple[Any, ...], index: int, alone: bool, steps: int | None, example: tuple[Any, ...]
-    ) -> None:
-        from gossamer.engines.recorded import Recorded  # torch's tracer takes a while to import
-
+    def _get_ready(self, shape: tuple[Any, ...], record: Callable[[Given], "Recorded"], given: Given) -> None:
+        """Record a step, and compile it if the plan says so: in another process, or in this one where that fails."""
+        compiles = self.plan.step == "compiled" and self._compiled < MOST_COMPILED
+        self._compiled += compiles
+        if compiles and can_build(self._model.initial.device):
+            with suppress(FailedApart):
+                self._ready[shape] = build(record, given)
+                return
         try:
-            # The next round, and the last: a step that changes at some round differs in one of them.
-            now, *others = (
-                Recorded(_in_a_row(self._as_step(at, alone), steps), example)
-                for at in (index, index + 1, max(index + 1, self.training.rounds - 1))
-            )
-            if not all(now.same_as(other) for other in others):
-                raise ValueError("it depends on the number of the round")
+            recorded = record(given)
         except Exception as error:  # whatever a user's own model or method may raise
             self.trouble = f"a step cannot be recorded: {gist(error)}"
             return
-        self._recorded[shape] = now
-        if self.plan.step == "traced":
-            self._ready[shape] = now
+        if compiles:
+            try:
+                recorded.compile(given)
+            except Exception as error:  # no compiler, or one that does not know some operation
+                self.trouble = f"a step cannot be compiled, and is replayed as recorded: {gist(error)}"
+        self._ready[shape] = recorded
 
-    def _compile(self, shape: tuple[Any, ...]) -> None:
-        self._compiled += 1
-        try:
-            self._recorded[shape].compile()
-        except Exception as error:  # no compiler, or one that does not know some operation
-            self.trouble = f"a step cannot be compiled, and is replayed as recorded: {gist(error)}"
-        self._ready[shape] = self._recorded[shape]
+    def _record(self, index: int, alone: bool, steps: int | None, given: Given) -> "Recorded":
+        from gossamer.engines.recorded import Recorded  # torch's tracer takes a while to import
+
+        # The next round, and the last: a step that changes at some round differs in one of them.
+        now, *others = (
+            Recorded(_in_a_row(self._as_step(at, alone), steps), given)
+            for at in (index, index + 1, max(index + 1, self.training.rounds - 1))
+        )
+        if not all(now.same_as(other) for other in others):
+            raise ValueError("it depends on the number of the round")
+        return now
 
 
 def _in_a_row(step: Step, steps: int | None) -> Step:

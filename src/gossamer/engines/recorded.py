@@ -6,46 +6,49 @@ replayed at all. A branch on the value of a tensor cannot be recorded: that is a
 without.
 """
 
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from gossamer.data import Batch
+from gossamer.engines.built import Given, apiece, flat
+from gossamer.engines.processor import processor
 
 
 class Recorded:
     """One step, replayed from a recording. Called like the step itself."""
 
-    def __init__(self, step: Any, example: tuple[Any, ...]) -> None:
-        state, local, _, about, _ = example
+    def __init__(self, step: Any, given: Given) -> None:
+        state, local, _, about, _ = given
         names = tuple(state), tuple(local), tuple(about)
-        self._returned: tuple[str, ...] = ()
+        #: The names of what a step gives, in the order in which it gives them.
+        self.returns: tuple[str, ...] = ()
 
-        def flat(*tensors: Tensor) -> list[Tensor]:
+        def listed(*tensors: Tensor) -> list[Tensor]:
             rest = list(tensors)
             parts = [{name: rest.pop(0) for name in some} for some in names[:2]]
             batch = Batch(*(rest.pop(0) for _ in Batch._fields))
             about = {name: rest.pop(0) for name in names[2]}
             after, loss = step(*parts, batch, about, rest.pop(0))
-            self._returned = tuple(after)
+            self.returns = tuple(after)
             return [*after.values(), loss]
 
-        # Copies, because the recorder tells inputs apart by being different tensors: a first step, whose y is still x,
-        # would be recorded as if it were so in every step.
-        self._example = [value.clone() for value in _flatten(*example)]
         with torch.no_grad():
-            self._graph: fx.GraphModule = make_fx(flat)(*self._example)
+            self._graph: fx.GraphModule = make_fx(listed)(*apiece(given))
         _simplify(self._graph)
         self._replay: Any = self._graph
 
-    def __call__(
-        self, state: dict[str, Tensor], local: dict[str, Tensor], batch: Batch, about: dict[str, Tensor], lr: Tensor
-    ) -> tuple[dict[str, Tensor], Tensor]:
+    def __call__(self, *given: Any) -> tuple[dict[str, Tensor], Tensor]:
         with torch.no_grad():
-            *after, loss = self._replay(*_flatten(state, local, batch, about, lr))
-        return dict(zip(self._returned, after, strict=True)), loss
+            *after, loss = self._replay(*flat(given))
+        return dict(zip(self.returns, after, strict=True)), loss
 
     def same_as(self, other: "Recorded") -> bool:
         """Whether both recorded the same operations on the same constants."""
@@ -56,20 +59,42 @@ class Recorded:
             and all(torch.equal(mine[name], theirs[name]) for name in mine)
         )
 
-    def compile(self) -> None:
-        """Fuse the operations. Takes seconds, and a C++ compiler on a CPU."""
-        import torch._inductor
-        from torch._inductor import config
-
-        # In this process: a pool of compilers would outlive the run, and take the cores of other workers.
-        with config.patch(compile_threads=1):
-            compiled = torch._inductor.compile(self._graph, list(self._example))
-            compiled(*self._example)
+    def compile(self, given: Given) -> None:
+        """Fuse the operations, for tensors like these. Takes seconds, and a C++ compiler on a CPU."""
+        with _one_compiler():
+            compiled = torch._inductor.compile(self._graph, [*apiece(given)])
+            compiled(*apiece(given))
         self._replay = compiled
 
+    def library(self, given: Given) -> Path:
+        """The same as a library, for CPUs; one that was built before on this machine is taken again."""
+        tensors = apiece(given)
+        about = [
+            torch.__version__, processor(), torch.get_num_threads(), self._graph.code,
+            [(name, value.shape, value.dtype, _bytes(value)) for name, value in _constants(self._graph).items()],
+            [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors],
+        ]  # fmt: skip
+        from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-def _flatten(state: Any, local: Any, batch: Batch, about: Any, lr: Tensor) -> list[Tensor]:
-    return [*state.values(), *local.values(), *batch, *about.values(), lr]
+        name = hashlib.blake2b(repr(about).encode(), digest_size=16).hexdigest()
+        path = Path(cache_dir()) / "gossamer" / f"{name}.so"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.with_suffix(".lock")):  # other workers need the same one at the same time
+            if not path.exists():
+                for node in self._graph.graph.nodes:
+                    node.meta.clear()  # the compiler finds out itself, and does not like to find it twice
+                with _one_compiler():
+                    Path(torch._inductor.aot_compile(self._graph, tuple(tensors))).replace(path)  # type: ignore[arg-type]
+        return path
+
+
+@contextmanager
+def _one_compiler() -> Iterator[None]:
+    """In this process: a pool of compilers would outlive the run, and take the cores of other workers."""
+    from torch._inductor import config
+
+    with config.patch(compile_threads=1):
+        yield
 
 
 def _simplify(graph: fx.GraphModule) -> None:
@@ -84,3 +109,7 @@ def _simplify(graph: fx.GraphModule) -> None:
 def _constants(graph: fx.GraphModule) -> dict[str, Tensor]:
     found = {node.target: getattr(graph, node.target) for node in graph.graph.nodes if node.op == "get_attr"}
     return {name: value for name, value in found.items() if isinstance(value, Tensor)}
+
+
+def _bytes(value: Tensor) -> bytes:
+    return value.detach().reshape(-1).view(torch.uint8).numpy().tobytes()

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from gossamer.allocator import keep_freed_memory
-from gossamer.engines.chunk import ChunkRunner, Plan, Prepared
+from gossamer.allocator import give_back, keep_freed_memory
+from gossamer.engines.chunk import MOST_AT_ONCE, RECORD_AT, ChunkRunner, Plan, Prepared
 from gossamer.engines.client import About, Training, about_client, about_clients, full_gradient, this_round
 from gossamer.engines.memory import Buffers, unread_by_receive
+from gossamer.engines.threads import on_threads
 from gossamer.methods import Message, Operator, Round, State, gossip_steps
 from gossamer.mixing import Mixer, Traffic
 from gossamer.workers import ALONE, Group, shares
@@ -66,6 +67,7 @@ class Stacked:
         self.plan = plan or default_plan(training)
         self.runner = ChunkRunner(training, self.plan)
         self.mixer = Mixer(training.network, self.places, group)
+        self._rehearse()  # before there is a state: what that needs for a moment does not come on top of it
         self._buffers = Buffers(training.method.init(training.model.initial), len(self.own), spill, group.here)
         self.done = 0
         """Rounds that are whole; of a state that was loaded, the loader says it."""
@@ -198,18 +200,14 @@ class Stacked:
         """
         self.training.model.template.train()
         self._buffers.begin()
-        everyone = np.arange(self.own.start, self.own.stop)
-        working = self.training.network.participants(index * gossip_steps(self.training.method))
-        clients = everyone if working is None else np.intersect1d(everyone, working)
+        clients, everyone = self._working(index), np.arange(self.own.start, self.own.stop)
         losses = torch.full((len(self.own),), torch.nan, dtype=self.dtype, device=self.device)
         broken = torch.zeros(len(self.own), dtype=torch.bool, device=self.device)
         trains = torch.as_tensor(self.training.batches.steps[everyone] > 0, device=self.device)
         if len(clients) < len(everyone):
             self._buffers.carry_over(torch.as_tensor(np.setdiff1d(everyone, clients) - self.own.start))
-        # Clients of similar work go together, so that few wait for the longest.
-        ordered = clients[np.argsort(self.training.batches.steps[clients], kind="stable")]
         aliases: dict[str, str] | None = None
-        for prepared in self._chunks(ordered, index):
+        for prepared in self._chunks(clients, index):
             chunk = prepared.clients
             rows = _as_index(chunk - self.own.start)
             outcome = self.runner.run({name: value[rows] for name, value in self.state.items()}, prepared, index)
@@ -232,12 +230,31 @@ class Stacked:
         _, message = method.finish(state, method.begin(state, round), round)
         return {name: value[None] for name, value in message.items()}
 
+    def _rehearse(self) -> None:
+        """Take the first steps of a round once for nothing, so that they are recorded or compiled before it begins."""
+        clients = self._working(0)
+        if self.plan.step == "eager" or not len(clients):
+            return
+        with on_threads(1), self._own_random_stream():
+            self.training.model.template.train()
+            for size in {len(some) for some in _split(clients, self.plan.chunk)}:
+                prepared = next(self._chunks(clients[-size:], 0))
+                for most in [RECORD_AT] if prepared.batches.steps > MOST_AT_ONCE else [None] * RECORD_AT:
+                    self.runner.run(initial_rows(self.training, size), prepared, 0, most)
+        give_back()  # the first of them were taken as written, which needs the most
+
+    def _working(self, index: int) -> np.ndarray:
+        """The own clients that work in a round; those of similar work together, so that few wait for the longest."""
+        clients = np.arange(self.own.start, self.own.stop)
+        working = self.training.network.participants(index * gossip_steps(self.training.method))
+        if working is not None:
+            clients = np.intersect1d(clients, working)
+        return clients[np.argsort(self.training.batches.steps[clients], kind="stable")]
+
     def _chunks(self, clients: np.ndarray, index: int) -> Iterator[Prepared]:
         """The clients in chunks of about the same size. For single ones, batches are prepared for many at once."""
-        if not len(clients):
-            return
         alone = self.plan.chunk == 1
-        for some in np.array_split(clients, -(-len(clients) // (PREPARED if alone else self.plan.chunk))):
+        for some in _split(clients, PREPARED if alone else self.plan.chunk):
             prepared = self.runner.prepare(some, index)
             if alone:
                 yield from (prepared.only(place) for place in range(len(some)))
@@ -296,6 +313,17 @@ def default_plan(training: Training) -> Plan:
         return Plan(1, reason="the model draws random numbers (dropout), which are keyed client by client")
     small = training.model.size <= SMALL_MODEL
     return Plan(SMALL_MODEL_CHUNK, reason="small model") if small else Plan(1, reason="large model")
+
+
+def initial_rows(training: Training, clients: int) -> State:
+    """The state of some clients before the first round."""
+    initial = training.method.init(training.model.initial)
+    return {name: value.expand(clients, *value.shape).clone() for name, value in initial.items()}
+
+
+def _split(clients: np.ndarray, most: int) -> list[np.ndarray]:
+    """The clients in pieces of about the same size."""
+    return np.array_split(clients, -(-len(clients) // most)) if len(clients) else []
 
 
 def _as_index(rows: np.ndarray) -> slice | Tensor:

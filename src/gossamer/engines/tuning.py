@@ -6,7 +6,6 @@ time, convolutions on a CPU from images with their channels last. The finding is
 
 import hashlib
 import os
-import platform
 import shutil
 import time
 from pathlib import Path
@@ -17,25 +16,28 @@ import torch
 from torch import nn
 
 from gossamer.allocator import keep_freed_memory
-from gossamer.engines.chunk import COMPILE_AT, ChunkRunner, How, Outcome, Plan, gist
+from gossamer.engines.built import can_build
+from gossamer.engines.chunk import MOST_AT_ONCE, RECORD_AT, ChunkRunner, How, Outcome, Plan, gist
 from gossamer.engines.client import Training, about_clients, this_round
-from gossamer.engines.stacked import default_plan
+from gossamer.engines.processor import processor
+from gossamer.engines.stacked import default_plan, initial_rows
 from gossamer.engines.threads import on_threads
 from gossamer.errors import ExperimentError
 from gossamer.methods import State, mixes
+from gossamer.workers import FailedApart, apart
 
 #: Seconds of local work from which a measurement pays. It takes a few, most of them to import torch's tracer.
 WORTH_MEASURING = 30.0
 #: Seconds of local work from which a compiler pays. It takes a quarter of a minute the first time, a few seconds later.
 WORTH_COMPILING = 60.0
 #: Clients at a time that are tried. Larger chunks are not tried where smaller ones did not help.
-CHUNKS = (1, 4, 16, 64, 256)
-#: How much longer counts as about the same.
-ABOUT = 1.15
+CHUNKS = (1, 4, 16, 32, 64, 256)
+#: How much longer counts as about the same: of recorded steps, which are quick to try, and of compiled ones.
+ABOUT, NEARLY = 1.15, 1.05
 #: A step that takes this many seconds is one of a large model, for which `vmap` is not tried.
 LONG_STEP = 0.1
 #: Raise it when the engine changes, so that what was found before is measured again.
-EDITION = 1
+EDITION = 2
 
 
 class Wanted(NamedTuple):
@@ -76,7 +78,18 @@ def choose_plan(training: Training, wanted: Wanted = Wanted(), workers: int = 1)
         steps = training.rounds * int(training.batches.steps.sum()) / workers
         if trial(training, plain._replace(step="eager"), 1, 1) * steps < WORTH_MEASURING:
             return plain
-        return keep(training, wanted, workers, measure(training, wanted, chunks, layouts, steps, reason))
+        try:
+            plan = measured_apart(training, wanted, chunks, layouts, steps, reason)
+        except FailedApart as error:
+            return plain._replace(reason=f"{plain.reason}; measuring what is best failed: {gist(error)}")
+        return keep(training, wanted, workers, plan)
+
+
+def measured_apart(training: Training, *question: Any) -> Plan:
+    """What `measure` finds, where that is possible in a process of its own, so that nothing of it stays here."""
+    if not can_build(training.model.initial.device):
+        return measure(training, *question)
+    return Plan.from_json(apart(lambda: measure(training, *question).to_json()))
 
 
 def measure(
@@ -87,25 +100,30 @@ def measure(
     seconds = trial(training, Plan(chunks[0], "eager"), 1, 1)
     if seconds > LONG_STEP:
         chunks = chunks if wanted.chunk else [1]
+    # As the run will do it, all steps in one piece, if they are few.
+    whole = seconds < LONG_STEP and int(training.batches.steps.max()) <= MOST_AT_ONCE
     for layout in layouts:
         best = float("inf")
         for chunk in chunks:
             if layout and chunk > 1:
                 break  # under vmap a convolution arranges its inputs itself
             plan = Plan(chunk, "eager" if wanted.step == "eager" else "traced", layout)
-            seconds = trial(training, plan, *((4, 4) if seconds < LONG_STEP else (0, 1)))
+            seconds = trial(training, plan, *((RECORD_AT + 1, 4) if seconds < LONG_STEP else (0, 1)), whole)
             tried[plan] = seconds
             if seconds > 1.2 * best:
                 break
             best = min(best, seconds)
-    # The fewest at a time among those that are about as fast: what they touch stays in the cache, which workers share.
-    few = min(p.chunk for p in tried if tried[p] <= ABOUT * min(tried.values()))
-    plan = min((p for p in tried if p.chunk == few), key=lambda p: tried[p])
+    plan = fewest(tried, ABOUT)
     if wanted.step == "compiled" or (wanted.step is None and tried[plan] * steps > WORTH_COMPILING and has_compiler()):
-        fused = plan._replace(step="compiled")
-        tried[fused] = trial(training, fused, COMPILE_AT + 1, 4)
-        if wanted.step == "compiled" or tried[fused] < tried[plan]:
-            plan = fused
+        # What many at a time save, a compiler mostly saves too: fewer may now be as fast.
+        fewer = max((chunk for chunk in chunks if chunk < plan.chunk), default=plan.chunk)
+        fused = {
+            compiled: trial(training, compiled, RECORD_AT + 1, 4, whole)
+            for compiled in (plan._replace(step="compiled", chunk=chunk) for chunk in {plan.chunk, fewer})
+        }
+        if wanted.step == "compiled" or min(fused.values()) < tried[plan]:
+            plan = fewest(fused, NEARLY)
+        tried |= fused
     said = ", ".join(
         f"{p.chunk} {p.step}{' channels last' if p.channels_last else ''} {s * 1e3:.3g} ms" for p, s in tried.items()
     )
@@ -113,29 +131,37 @@ def measure(
     return plan._replace(reason=f"{words}measured, per client and step: {said}")
 
 
-def trial(training: Training, plan: Plan, warm: int, timed: int) -> float:
-    """Seconds per client and step: the fastest of three tries, since others may use the machine too."""
+def fewest(tried: dict[Plan, float], about: float) -> Plan:
+    """The plan with the fewest clients at a time among those that take about as long as the fastest: it takes the
+    least memory, and what it touches stays in the cache, which workers share."""
+    few = min(plan.chunk for plan in tried if tried[plan] <= about * min(tried.values()))
+    return min((plan for plan in tried if plan.chunk == few), key=lambda plan: tried[plan])
+
+
+def trial(training: Training, plan: Plan, warm: int, timed: int, whole: bool = False) -> float:
+    """Seconds per client and step: the fastest of three tries, since others may use the machine too.
+
+    It takes so many single steps, or with `whole` so many times all steps of a round, as the run will take them.
+    """
     runner = ChunkRunner(training, plan)
     order = np.argsort(-training.batches.steps, kind="stable")  # clients that do have work to do
     clients = np.sort(order[: plan.chunk])
     state = initial_rows(training, len(clients))
     training.model.template.train()
-    longest = int(training.batches.steps.max())
-    done = 0
-    while done < warm:
-        run_once(runner, state, clients, warm - done)
-        done += min(longest, warm)
-    took = []
-    for _ in range(3 if timed > 1 else 1):
-        steps, started = 0, time.perf_counter()
-        while steps < timed:
-            run_once(runner, state, clients, timed - steps)
-            steps += min(longest, timed)
-        took.append((time.perf_counter() - started) / (steps * len(clients)))
-    return min(took)
+    steps = int(training.batches.steps.max()) if whole else 1
+
+    def times(number: int) -> float:
+        started = time.perf_counter()
+        for _ in range(number):
+            run_once(runner, state, clients, None if whole else 1)
+        return (time.perf_counter() - started) / (number * steps * len(clients))
+
+    if warm:
+        times(warm)
+    return min(times(timed) for _ in range(3 if timed > 1 else 1))
 
 
-def run_once(runner: ChunkRunner, state: State, clients: np.ndarray, most: int) -> Outcome:
+def run_once(runner: ChunkRunner, state: State, clients: np.ndarray, most: int | None) -> Outcome:
     """These clients' first round, or the first few steps of it."""
     return runner.run(state, runner.prepare(clients, 0), 0, most)
 
@@ -176,12 +202,6 @@ def try_step(training: Training, clients: np.ndarray) -> Exception | None:
         if not torch.equal(value, buffers[name]):
             return ValueError(f"the model changes its buffer '{name}' while it trains, which no client sends")
     return None
-
-
-def initial_rows(training: Training, clients: int) -> State:
-    """The state of some clients before the first round."""
-    initial = training.method.init(training.model.initial)
-    return {name: value.expand(clients, *value.shape).clone() for name, value in initial.items()}
 
 
 def trainable(training: Training) -> np.ndarray:
@@ -227,21 +247,12 @@ def _kept_in(training: Training, wanted: Wanted, workers: int) -> Path:
     model, batches = training.model, training.batches
     sizes = [batches.batch_size, int(np.median(batches.sizes)), min(-(-len(batches.parts) // workers), max(CHUNKS))]
     about = [
-        EDITION, torch.__version__, cpu_name(), str(model.initial.device), str(model.initial.dtype),
+        EDITION, torch.__version__, processor(), str(model.initial.device), str(model.initial.dtype),
         repr(model.template), repr(training.method), repr(training.loss), training.dataset.shape, sizes, wanted,
         workers, training.rounds, training.clip is None, training.weight_decay > 0,
     ]  # fmt: skip
     digest = hashlib.blake2b(repr(about).encode(), digest_size=12).hexdigest()
     return user_cache_path("gossamer") / "plans" / f"{digest}.json"
-
-
-def cpu_name() -> str:
-    """The processor by name, where the system tells."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.machine()
 
 
 def _rowwise(function: Any) -> Any:

@@ -67,32 +67,48 @@ class Exchange:
         """Mix `rows` [own clients, numbers] into `into`, which may be the same tensor."""
         if not rows.shape[1]:
             return
-        arriving, size = sum(self.takes.values()), rows.element_size()
+        arriving, size, columns = sum(self.takes.values()), rows.element_size(), rows.shape[1]
         crossing = max([arriving, *(give.number for give in self.gives)])
-        wide = max(1, CROSSING_BLOCK // (crossing * size)) if crossing else rows.shape[1]
-        narrow = max(64, CACHE_BLOCK // (self.matrix.shape[1] * size))
+        wide = min(columns, max(1, CROSSING_BLOCK // (crossing * size))) if crossing else columns
+        narrow = min(wide, max(64, CACHE_BLOCK // (self.matrix.shape[1] * size)))
         product = Product(self.matrix, rows)
         partial = {give.worker: Product(give.sums, rows) for give in self.gives if give.sums is not None}
-        for start in range(0, rows.shape[1], wide):
+        # The same memory for all blocks, and given back at the end: there may be little beside the state.
+        leaving, foreign = [Room(rows, give.number, wide) for give in self.gives], Room(rows, arriving, wide)
+        together = Room(rows, arriving + len(rows), narrow)
+        for start in range(0, columns, wide):
             block = rows[:, start : start + wide]
             width = block.shape[1]
-            parcels = {
-                give.worker: block[torch.as_tensor(give.rows, device=rows.device)]
-                if give.rows is not None
-                else partial[give.worker](block.contiguous())
-                for give in self.gives
-            }
-            foreign = rows.new_empty((arriving, width))
+            parcels = {}
+            for give, room in zip(self.gives, leaving, strict=True):
+                parcels[give.worker] = room(width)
+                if give.rows is not None:
+                    torch.index_select(block, 0, torch.as_tensor(give.rows, device=rows.device), out=room(width))
+                else:
+                    room(width).copy_(partial[give.worker](block.contiguous()))
+            arrived = foreign(width)
             shelves, first = {}, 0
             for worker, count in self.takes.items():
-                shelves[worker] = foreign[first : first + count]
+                shelves[worker] = arrived[first : first + count]
                 first += count
             group.swap(parcels, shelves)()
             for left in range(0, width, narrow):
                 right = min(left + narrow, width)
-                near, far = block[:, left:right], foreign[:, left:right]
-                together = torch.cat([far[: self.before], near, far[self.before :]]) if arriving else near.contiguous()
-                into[:, start + left : start + right] = product(together)
+                near, far = block[:, left:right], arrived[:, left:right]
+                ordered = together(right - left)
+                torch.cat([far[: self.before], near, far[self.before :]], out=ordered)
+                into[:, start + left : start + right] = product(ordered)
+
+
+class Room:
+    """Memory for so many rows, as wide as they may be; called with a width it gives a tensor there."""
+
+    def __init__(self, like: Tensor, rows: int, most: int) -> None:
+        self._rows = rows
+        self._numbers = like.new_empty(rows * most)
+
+    def __call__(self, width: int) -> Tensor:
+        return self._numbers[: self._rows * width].view(self._rows, width)
 
 
 class Product:

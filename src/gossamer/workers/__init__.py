@@ -1,13 +1,16 @@
 """The worker processes of a run: who they are, which clients each owns, and how they talk."""
 
+from gossamer.workers.forks import FailedApart, apart, can_fork
 from gossamer.workers.group import ALONE, Group, WorkerLost
-from gossamer.workers.launch import as_group, can_fork, first_process, launched_from_outside, restarted, usable_cores
+from gossamer.workers.launch import as_group, first_process, launched_from_outside, restarted, usable_cores
 from gossamer.workers.shares import shares
 
 __all__ = [
     "ALONE",
+    "FailedApart",
     "Group",
     "WorkerLost",
+    "apart",
     "as_group",
     "can_fork",
     "first_process",

@@ -10,12 +10,10 @@ import multiprocessing
 import os
 import secrets
 import signal
-import sys
 import tempfile
 import threading
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, partial
@@ -27,8 +25,10 @@ import torch
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
+from gossamer.allocator import give_back
 from gossamer.errors import DivergenceError, GossamerError
 from gossamer.orphans import die_with
+from gossamer.workers.forks import forking
 from gossamer.workers.group import ALONE, PATIENCE, Distributed, Group, WorkerLost
 
 Result = TypeVar("Result")
@@ -42,12 +42,6 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def can_fork() -> bool:
-    """Whether workers can be forked: on Linux (elsewhere a fork of a process that has used torch may hang), and not
-    from a process that is itself a worker of somebody else's pool."""
-    return sys.platform == "linux" and not multiprocessing.current_process().daemon
 
 
 def launched_from_outside() -> bool:
@@ -148,17 +142,15 @@ class _Forked:
         with tempfile.TemporaryDirectory(prefix="gossamer-") as folder, _on_loopback():
             meeting = f"file://{folder}/meeting"
             context = multiprocessing.get_context("fork")
-            sys.stdout.flush()
-            sys.stderr.flush()  # or what is still in the buffers would be printed once by every worker
+            gc.collect()
+            give_back()  # what is free here is fetched twice once it is written to: by us, and by each worker
             try:
                 for rank in range(1, self.workers):
                     hears, says = context.Pipe(duplex=False)
                     child = context.Process(
                         target=self._be_worker, args=(rank, meeting, work, says, os.getpid()), daemon=True
                     )
-                    with _nothing_collected(), warnings.catch_warnings():
-                        # Python 3.12 warns of forks beside threads; the workers touch nothing the threads hold.
-                        warnings.simplefilter("ignore", DeprecationWarning)
+                    with forking():
                         child.start()
                     says.close()
                     self.children.append(child)
@@ -275,19 +267,6 @@ def _has_failed(child: ForkProcess) -> bool:
     assert child.pid is not None
     found = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     return found is not None and (found.si_code, found.si_status) != (os.CLD_EXITED, 0)
-
-
-@contextmanager
-def _nothing_collected() -> Iterator[None]:
-    """Of what a worker inherits nothing may be collected, from the fork on until it has frozen all of it: a process
-    group that a traceback of the parent's still holds would wait for its threads, which are not there."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 @contextmanager

@@ -1,0 +1,99 @@
+"""Forks of this process: when they are possible, and one that does a piece of work and leaves nothing but its words."""
+
+import gc
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from gossamer.orphans import die_with
+
+
+def can_fork() -> bool:
+    """Whether workers can be forked: on Linux (elsewhere a fork of a process that has used torch may hang), and not
+    from a process that is itself a worker of somebody else's pool."""
+    return sys.platform == "linux" and not multiprocessing.current_process().daemon
+
+
+@contextmanager
+def forking() -> Iterator[None]:
+    """Around a fork. Of what the child inherits nothing may be collected, from the fork on until it has frozen all of
+    it: a process group that a traceback of the parent's still holds would wait for its threads, which are not there."""
+    sys.stdout.flush()
+    sys.stderr.flush()  # or what is still in the buffers would be printed once more by the child
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        with warnings.catch_warnings():
+            # Python 3.12 warns of forks beside threads; the children touch nothing the threads hold.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+    finally:
+        if was:
+            gc.enable()
+
+
+class FailedApart(RuntimeError):
+    """What was to be done in another process was not."""
+
+
+def apart(work: Callable[[], str]) -> str:
+    """What `work` returns in a fork of this process. Whatever it imports and allocates is gone with the fork.
+
+    >>> apart(lambda: "done")
+    'done'
+    """
+    parent = os.getpid()
+    hears, says = os.pipe()
+    with forking():
+        child = os.fork()
+        if not child:
+            os.close(hears)
+            _be_apart(work, says, parent)
+    os.close(says)
+    try:
+        with open(hears, encoding="utf-8") as words:
+            said = words.read()
+    except BaseException:  # Ctrl-C, say: we do not wait for it
+        os.kill(child, signal.SIGKILL)
+        raise
+    finally:
+        _, status = os.waitpid(child, 0)
+    if not said:
+        code = os.waitstatus_to_exitcode(status)
+        raise FailedApart(
+            f"its process was killed by {signal.Signals(-code).name}" if code < 0 else "its process ended"
+        )
+    answer = json.loads(said)
+    if "failed" in answer:
+        raise FailedApart(answer["failed"])
+    return str(answer["said"])
+
+
+def _be_apart(work: Callable[[], str], says: int, parent: int) -> None:
+    """The life of the fork, which ends here."""
+    code = 1
+    try:
+        die_with(parent)
+        gc.freeze()
+        gc.enable()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it too, and decides
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        warnings.simplefilter("ignore")
+        with open(os.devnull, "w") as nowhere:  # compilers may talk
+            os.dup2(nowhere.fileno(), 1)
+            os.dup2(nowhere.fileno(), 2)
+        try:
+            answer = {"said": work()}
+        except Exception as error:
+            answer = {"failed": f"{type(error).__name__}: {error}"}
+        with open(says, "w", encoding="utf-8") as words:
+            words.write(json.dumps(answer))
+        code = 0
+    finally:
+        os._exit(code)
