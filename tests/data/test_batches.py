@@ -44,7 +44,9 @@ def test_batches_are_those_of_the_definition(epochs: int | None, steps: int | No
     def golden(client: int) -> list[list[int]]:
         part, cut = parts[client], []
         for epoch in range(9 if len(part) else 0):
-            order = shuffled(len(part), seed, 5, client, round, epoch)
+            order = np.arange(len(part))  # one batch has no order
+            if len(part) > size:
+                order = shuffled(len(part), seed, 5, client, round, epoch)
             cut += [part[order[i : i + size]].tolist() for i in range(0, len(part), size)]
         return cut[: steps if epochs is None else epochs * -(-len(part) // size)]
 
@@ -95,7 +97,7 @@ def test_augmentation_is_drawn_for_each_client_and_step_from_its_own_key() -> No
             draw = data.augmentation.draw(generator(3, Purpose.AUGMENTATION, client, 6, k), len(own[0]))
             choices = [torch.from_numpy(values) for values in (draw.flips, draw.rows, draw.columns)]
             expected = data.augmentation.apply(data.train.inputs[torch.from_numpy(own[0])], *choices)
-            assert torch.equal(batch.inputs[place, : len(own[0])], data.scaling.apply(expected, torch.float64))
+            assert torch.equal(batch.inputs[place, : len(own[0])], expected)
 
 
 @pytest.mark.parametrize("clients", [[1], [0, 1, 2]])
@@ -146,9 +148,7 @@ def test_steps_go_through_fresh_epochs(counts: list[int], size: int, steps: int)
 
 
 def test_shuffles_are_keyed_by_client_round_and_epoch() -> None:
-    batches = Batches([np.arange(50), np.arange(50)], 50, 2, None, seed=3)
-    again = Batches([np.arange(50), np.arange(50)], 50, 2, None, seed=3)
-    other = Batches([np.arange(50), np.arange(50)], 50, 2, None, seed=4)
+    batches, again, other = (Batches([np.arange(50), np.arange(50)], 25, 2, None, seed=seed) for seed in (3, 3, 4))
     assert all((a == b).all() for a, b in zip(batches.indices(0, 1), again.indices(0, 1), strict=True))
     orders = [tuple(b) for w in (batches, other) for c in (0, 1) for r in (0, 1) for b in w.indices(c, r)]
     assert len(set(orders)) == len(orders)

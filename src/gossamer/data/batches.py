@@ -1,7 +1,8 @@
 """Which samples a client sees at each local step, and the tensors of a step for many clients at once.
 
 Every epoch is a fresh shuffle of the client's own samples, cut into batches; the last, smaller one is kept. The shuffle
-is keyed by (seed, client, round, epoch), so it does not depend on who else is trained, or when.
+is keyed by (seed, client, round, epoch), so it does not depend on who else is trained, or when. Samples that fit into
+one batch are not shuffled: a batch has no order.
 """
 
 import copy
@@ -20,6 +21,7 @@ from gossamer.randomness import Draws, Purpose
 class Batch(NamedTuple):
     """One local step's samples for a chunk of clients: [clients, samples, ...]. Padding has weight zero."""
 
+    #: As they are stored, bytes mostly: whoever takes the step scales them, while they are in the cache.
     inputs: Tensor
     targets: Tensor
     #: 1 / (number of the client's real samples) on real samples, 0 on padding: a weighted sum is the batch mean.
@@ -97,9 +99,11 @@ class Batches:
         draws, end = Draws(self.seed, Purpose.BATCHES), 1
         for client, times in zip(clients, epochs, strict=True):
             size = len(self.parts[client])
-            for epoch in range(times):
-                start, end = end, end + size
-                draws.at(client, round, epoch).shuffle(samples[start:end])
+            if size > self.batch_size:
+                for epoch in range(times):
+                    start = end + epoch * size
+                    draws.at(client, round, epoch).shuffle(samples[start : start + size])
+            end += times * size
         return samples
 
     def indices(self, client: int, round: int) -> list[np.ndarray]:
@@ -148,7 +152,8 @@ class Gathered:
         chosen = np.asarray(clients, dtype=np.int64)
         before_last = batches.steps[chosen] - batches.per_epoch[chosen]
         seen = np.where(np.arange(self.steps)[:, None] >= before_last, counts, 0)
-        self.shares = torch.from_numpy(seen / np.maximum(seen.sum(axis=0), 1)).to(device=device, dtype=dtype)
+        with np.errstate(invalid="ignore"):  # who takes no step has no loss, not even zero
+            self.shares = torch.from_numpy(seen / seen.sum(axis=0)).to(device=device, dtype=dtype)
 
     def only(self, place: int) -> "Gathered":
         """The steps of one of the clients. Cheaper than gathering them alone, which is mostly fixed cost."""
@@ -167,7 +172,7 @@ class Gathered:
         """All steps at once, [steps, clients, samples, ...], where all are alike and take little memory; else None."""
         train = self._dataset.train
         alike = len(set(self._widths)) == 1 and all(self.everyone) and self._dataset.augmentation is None
-        if not alike or self._rows.numel() * train.inputs[0].numel() * self._dtype.itemsize > most_bytes:
+        if not alike or self._rows.numel() * train.inputs[0].nbytes > most_bytes:
             return None
         rows = self._rows[:, :, : self._widths[0]]
         inputs, targets = self._select(rows.reshape(-1))
@@ -178,7 +183,7 @@ class Gathered:
         )
 
     def take(self, step: int) -> Batch:
-        """The tensors of one step, augmented and scaled."""
+        """The tensors of one step, augmented."""
         clients, width = len(self._clients), self._widths[step]
         inputs, targets = self._select(self._rows[step, :, :width].reshape(-1), step)
         return Batch(
@@ -193,9 +198,7 @@ class Gathered:
         inputs, targets = train.inputs.index_select(0, rows), train.targets.index_select(0, rows)
         if self._dataset.augmentation is not None:
             inputs = self._augment(inputs, step)
-        inputs = self._dataset.scaling.apply(inputs, self._dtype)
         if self._channels_last:
-            # Last, because scaling goes over channels, which are slow to reach once they lie side by side.
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         return inputs, targets
 

@@ -48,13 +48,13 @@ class Scaling:
         if len(factors) > 1:
             factor = torch.tensor(factors, dtype=dtype, device=inputs.device).view(-1, 1, 1)
             # Written into what this call made, never into what it was given: that may be the data set itself.
-            scaled = scaled * factor if scaled is inputs else scaled.mul_(factor)
+            scaled = scaled * factor if inputs.dtype == dtype else scaled.mul_(factor)
             return scaled.sub_(torch.tensor(shifts, dtype=dtype, device=inputs.device).view(-1, 1, 1))
         # Each pass over a batch costs as much as a small layer, so those that would change nothing are left out.
         if factors[0] != 1:
-            scaled = scaled * factors[0] if scaled is inputs else scaled.mul_(factors[0])
+            scaled = scaled * factors[0] if inputs.dtype == dtype else scaled.mul_(factors[0])
         if shifts[0] != 0:
-            scaled = scaled - shifts[0] if scaled is inputs else scaled.sub_(shifts[0])
+            scaled = scaled - shifts[0] if inputs.dtype == dtype else scaled.sub_(shifts[0])
         return scaled
 
 

@@ -134,10 +134,10 @@ class ChunkRunner:
         after, message = each(lambda s, y, a: method.finish(s, y, this_round(work, index, a)))(state, local, about)
         if alone:
             after, message = _one_row(after), _one_row(message)
-        trained = torch.full((len(clients),), torch.nan, dtype=lr.dtype, device=lr.device)
-        if losses is not None:
-            mean = (losses.view(-1, len(clients)) * gathered.shares[: len(losses)]).sum(0)
-            trained = torch.where(about["steps"] > 0, mean, trained)
+        if losses is None:
+            trained = torch.full((len(clients),), torch.nan, dtype=lr.dtype, device=lr.device)
+        else:
+            trained = (losses.view(-1, len(clients)) * gathered.shares[: len(losses)]).sum(0)
         return Outcome(after, message, trained)
 
     def _all_steps(

@@ -45,9 +45,10 @@ def take_step(
     work: Training, differentiate: Differentiate, state: State, local: Local, batch: Batch, round: Round
 ) -> tuple[Local, Tensor]:
     """One local step, and the loss of its mini-batch before it."""
+    inputs = work.dataset.scaling.apply(batch.inputs, work.model.initial.dtype)
 
     def objective(x: Parameters) -> Tensor:
-        losses = sample_losses(work.loss, work.model(x, batch.inputs), batch.targets)
+        losses = sample_losses(work.loss, work.model(x, inputs), batch.targets)
         return (losses * batch.weights).sum()
 
     gradient = Gradient(differentiate(objective, work.model), work.weight_decay, work.clip)

@@ -202,8 +202,7 @@ class Stacked:
         self._buffers.begin()
         clients, everyone = self._working(index), np.arange(self.own.start, self.own.stop)
         losses = torch.full((len(self.own),), torch.nan, dtype=self.dtype, device=self.device)
-        broken = torch.zeros(len(self.own), dtype=torch.bool, device=self.device)
-        trains = torch.as_tensor(self.training.batches.steps[everyone] > 0, device=self.device)
+        sums = torch.zeros_like(losses)
         if len(clients) < len(everyone):
             self._buffers.carry_over(torch.as_tensor(np.setdiff1d(everyone, clients) - self.own.start))
         aliases: dict[str, str] | None = None
@@ -213,14 +212,15 @@ class Stacked:
             outcome = self.runner.run({name: value[rows] for name, value in self.state.items()}, prepared, index)
             losses[rows] = outcome.losses
             # Summed here, while the messages are in the cache: a sum is finite just if everything in it is, or nearly.
-            sums = torch.stack([value.reshape(len(chunk), -1).sum(1) for value in outcome.message.values()]).sum(0)
-            broken[rows] = ~torch.isfinite(sums) | (~torch.isfinite(outcome.losses) & trains[rows])
+            sums[rows] = sum(value.reshape(len(chunk), -1).sum(1) for value in outcome.message.values())
             if aliases is None:
                 aliases = self._aliases(outcome.message, index)
             self._buffers.keep(rows, outcome.state, outcome.message, aliases)
         if aliases is None:  # a server called others only: nobody here sends, but all take part in the mixing
             silent = self._silent_message(index)
             self._buffers.expect(silent, self._aliases(silent, index))
+        worked = np.isin(everyone, clients[self.training.batches.steps[clients] > 0])
+        broken = ~torch.isfinite(sums) | (~torch.isfinite(losses) & torch.as_tensor(worked, device=self.device))
         return self._buffers.messages(), losses, broken
 
     def _silent_message(self, index: int) -> Message:

@@ -58,7 +58,8 @@ def choose_plan(training: Training, wanted: Wanted = Wanted(), workers: int = 1)
     layouts = [wanted.channels_last] if wanted.channels_last is not None else [False, True] if convolves else [False]
     share = -(-len(training.batches.parts) // workers)
     reason = "as asked"
-    chunks = [min(wanted.chunk, share)] if wanted.chunk is not None else [c for c in CHUNKS if c <= share]
+    most = min(share, CHUNKS[-1])
+    chunks = [min(wanted.chunk, share)] if wanted.chunk is not None else [c for c in CHUNKS if c < most] + [most]
     if (wanted.chunk or 2) > 1 and (failure := try_step(training, trainable(training)[:2])):
         chunks, reason = [1], f"vmap cannot run this model or method: {gist(failure)}"
         wanted = wanted._replace(chunk=1)
