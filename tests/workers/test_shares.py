@@ -104,20 +104,23 @@ def test_mixing_across_workers_is_the_product_with_the_whole_matrix(cases: list[
 
 
 @forks
-def test_wide_rows_cross_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks so small that a row takes many of them, the last one cut short."""
+@pytest.mark.parametrize("graph", ["full", "ring", "star", {"name": "erdos-renyi", "p": 0.4}, "exponential"])
+@pytest.mark.parametrize("cuts", [(2,), (2, 4), (1, 4, 9)])
+def test_wide_rows_cross_in_blocks(monkeypatch: pytest.MonkeyPatch, graph: Any, cuts: tuple[int, ...]) -> None:
+    """Blocks so small that a row takes many, the last one cut short; some workers hear more rows than others."""
     monkeypatch.setattr("gossamer.mixing.exchange.CROSSING_BLOCK", 200)
     monkeypatch.setattr("gossamer.mixing.exchange.CACHE_BLOCK", 1)
-    rng = np.random.default_rng(0)
-    matrix, rows, places = rng.normal(size=(5, 5)), rng.normal(size=(5, 331)), [range(2), range(2, 5)]
+    matrix = GRAPHS.build(graph).bind(12, 0).matrix(0)
+    rows = np.random.default_rng(0).normal(size=(12, 331))
+    places = [range(a, b) for a, b in zip([0, *cuts], [*cuts, 12], strict=True)]
 
     def work(group: Group) -> torch.Tensor:
         own = places[group.rank]
         held = torch.from_numpy(rows[own.start : own.stop].copy())
-        Exchange(sparse.csr_array(matrix), places, group.rank).apply(group, held, held)
-        return group.collect(held, own, 5)
+        Exchange(matrix, places, group.rank).apply(group, held, held)
+        return group.collect(held, own, 12)
 
-    np.testing.assert_allclose(together(2, work).numpy(), matrix @ rows, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(together(len(places), work).numpy(), matrix @ rows, rtol=0, atol=1e-12)
 
 
 def crossing(graph: Any, clients: int, workers: int) -> list[Exchange]:
@@ -159,6 +162,8 @@ def test_what_one_gives_the_other_takes(graph: Any) -> None:
         given = {give.worker: give.number for give in exchange.gives}
         assert given == {other: exchanges[other].takes[rank] for other in range(3) if rank in exchanges[other].takes}
         assert all(0 < number <= 6 for number in given.values())
+        most = max(max(sum(x.takes.values()), sum(give.number for give in x.gives)) for x in exchanges)
+        assert exchange.crossing == most
 
 
 @forks

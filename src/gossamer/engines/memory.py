@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from gossamer.errors import GossamerError
 from gossamer.methods import Message, Method, Round, State, mixes
 
-#: Bytes of a worker's state up to which a second copy of it is kept.
+#: Bytes of state on a machine up to which a second copy of it is kept.
 SMALL_STATE = 128 << 20
 
 
@@ -31,13 +31,14 @@ class Buffers:
     """The state of some clients, as rows, and the messages they send."""
 
     def __init__(self, initial: State, clients: int, spill: Path | None = None, workers_here: int = 1) -> None:
-        size = clients * sum(value.numel() * value.element_size() for value in initial.values())
+        each = sum(value.numel() * value.element_size() for value in initial.values())
+        size = clients * each * workers_here  # of all workers of this machine, who own about as many
         self.double = size <= SMALL_STATE and spill is None
         on_cpu = next(iter(initial.values())).device.type == "cpu"
-        if spill is None and on_cpu and size * workers_here > (free := free_memory()):
+        if spill is None and on_cpu and size > (free := free_memory()):
             raise OutOfMemory(
-                f"out of memory: the clients' state takes {size * workers_here / 2**30:.1f} GiB on this machine, of "
-                f"which {free / 2**30:.1f} GiB are free. --spill FOLDER keeps it in a file there instead."
+                f"out of memory: the clients' state takes {size / 2**30:.1f} GiB on this machine, of which "
+                f"{free / 2**30:.1f} GiB are free. --spill FOLDER keeps it in a file there instead."
             )
         self._spill = spill
         self._initial = initial

@@ -93,7 +93,7 @@ def _one_compiler() -> Iterator[None]:
     """In this process: a pool of compilers would outlive the run, and take the cores of other workers."""
     from torch._inductor import config
 
-    with config.patch(compile_threads=1):
+    with config.patch(compile_threads=1, memory_planning=True):
         yield
 
 

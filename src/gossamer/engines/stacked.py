@@ -111,6 +111,7 @@ class Stacked:
             self._open(method, traffic)
         with self._own_random_stream():
             messages, losses, broken = self._local_work(index)
+        self._tidy_up()
         done = self._now()
         losses, broken, asked = self._tell(losses, broken, asking)
         mixing, sent = self._now(), list(messages)
@@ -120,6 +121,7 @@ class Stacked:
             traffic.add(network, method, messages, step, known)
             messages = self.mixer.mix(method.sends, messages, step, known)
         self._receive(method.receive, messages, index)
+        self._tidy_up()
         self._buffers.turn()
         self.done = index + 1
         return RoundReport(
@@ -216,6 +218,7 @@ class Stacked:
             if aliases is None:
                 aliases = self._aliases(outcome.message, index)
             self._buffers.keep(rows, outcome.state, outcome.message, aliases)
+            del outcome, prepared
         if aliases is None:  # a server called others only: nobody here sends, but all take part in the mixing
             silent = self._silent_message(index)
             self._buffers.expect(silent, self._aliases(silent, index))
@@ -242,6 +245,11 @@ class Stacked:
                 for most in [RECORD_AT] if prepared.batches.steps > MOST_AT_ONCE else [None] * RECORD_AT:
                     self.runner.run(initial_rows(self.training, size), prepared, 0, most)
         give_back()  # the first of them were taken as written, which needs the most
+
+    def _tidy_up(self) -> None:
+        """Beside a large state there may be little room: what a part of a round needed, the next need not add to."""
+        if not self._buffers.double:
+            give_back()
 
     def _working(self, index: int) -> np.ndarray:
         """The own clients that work in a round; those of similar work together, so that few wait for the longest."""

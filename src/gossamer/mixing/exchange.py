@@ -19,7 +19,7 @@ from gossamer.workers import Group
 #: Bytes of a block of columns: small enough for a core's cache, so that a row is fetched from memory once.
 CACHE_BLOCK = 2 << 20
 #: Bytes that cross at once: large enough that the way there does not matter, small enough to hold beside the state.
-CROSSING_BLOCK = 4 << 20
+CROSSING_BLOCK = 2 << 20
 
 
 class Give(NamedTuple):
@@ -59,6 +59,8 @@ class Exchange:
                     self.gives.append(Give(worker, len(senders), rows=senders))
                 else:
                     self.gives.append(Give(worker, len(receivers), sums=sparse.csr_array(owed[receivers])))
+        #: All must cut rows into the same blocks, so each reckons with the one who has the most to send or to hear.
+        self.crossing = _most_crossing(matrix, places)
         # In the order of the clients, so that a sum is taken in the same order whatever the number of workers.
         self.matrix = sparse.csr_array(sparse.hstack(columns, format="csr"))
         self.matrix.sort_indices()
@@ -68,8 +70,7 @@ class Exchange:
         if not rows.shape[1]:
             return
         arriving, size, columns = sum(self.takes.values()), rows.element_size(), rows.shape[1]
-        crossing = max([arriving, *(give.number for give in self.gives)])
-        wide = min(columns, max(1, CROSSING_BLOCK // (crossing * size))) if crossing else columns
+        wide = min(columns, max(1, CROSSING_BLOCK // (self.crossing * size))) if self.crossing else columns
         narrow = min(wide, max(64, CACHE_BLOCK // (self.matrix.shape[1] * size)))
         product = Product(self.matrix, rows)
         partial = {give.worker: Product(give.sums, rows) for give in self.gives if give.sums is not None}
@@ -132,6 +133,23 @@ def _crossing(block: sparse.csr_array) -> tuple[np.ndarray, np.ndarray]:
     entries = block.tocoo()
     row, column = entries.coords
     return np.unique(column), np.unique(row)
+
+
+def _most_crossing(matrix: sparse.csr_array, places: Sequence[range]) -> int:
+    """The most rows that one worker sends to all others, or hears from them."""
+    clients, workers = matrix.shape[0], len(places)
+    owner = np.repeat(np.arange(workers), [len(place) for place in places])
+    row, column = matrix.tocoo().coords
+    away = owner[row] != owner[column]
+    row, column = row[away].astype(np.int64), column[away].astype(np.int64)
+    # Each sender once for each worker that hears it, each receiver once for each worker that it hears.
+    (to, sender), (by, receiver) = (
+        np.divmod(np.unique(owner[one] * clients + other), clients) for one, other in ((row, column), (column, row))
+    )
+    as_rows = np.bincount(owner[sender] * workers + to, minlength=workers**2)
+    as_sums = np.bincount(by * workers + owner[receiver], minlength=workers**2)
+    crossing = np.minimum(as_rows, as_sums).reshape(workers, workers)
+    return int(max(crossing.sum(0).max(), crossing.sum(1).max()))
 
 
 def _put(receivers: np.ndarray, clients: int) -> sparse.csr_array:

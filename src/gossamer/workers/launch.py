@@ -142,8 +142,12 @@ class _Forked:
         with tempfile.TemporaryDirectory(prefix="gossamer-") as folder, _on_loopback():
             meeting = f"file://{folder}/meeting"
             context = multiprocessing.get_context("fork")
+            # Pages that are written to after the fork are there twice. So what is free goes back to the system first,
+            # and what is there is not looked at by the collector, which writes to whatever it looks at.
             gc.collect()
-            give_back()  # what is free here is fetched twice once it is written to: by us, and by each worker
+            give_back()
+            frozen = gc.get_freeze_count()
+            gc.freeze()
             try:
                 for rank in range(1, self.workers):
                     hears, says = context.Pipe(duplex=False)
@@ -169,6 +173,8 @@ class _Forked:
                 raise self._why() or error from None
             finally:
                 self._end(patience=0)
+                if not frozen:  # otherwise somebody else has frozen it, for as long as this process lives
+                    gc.unfreeze()
             return result
 
     def _all_are_up(self) -> None:
