@@ -93,6 +93,9 @@ class Prepared(NamedTuple):
 class Observer(Protocol):
     """Who watches a run go by: a progress bar, a log, a test."""
 
+    def preparing(self, what: str) -> None:
+        """Something is done before the first round that may take a while."""
+
     def start(self, prepared: Prepared, how: str, done: int) -> None:
         """A run is about to do its first round, or to go on after `done` of them."""
 
@@ -105,6 +108,8 @@ class Observer(Protocol):
 
 class Silent:
     """The observer that does nothing."""
+
+    def preparing(self, what: str) -> None: ...
 
     def start(self, prepared: Prepared, how: str, done: int) -> None: ...
 
@@ -277,14 +282,16 @@ def _start(
     workers = number_of_workers(options.get("workers"), prepared, observer)
     plan = None
     if not launched_from_outside():  # before the fork: measured and compiled once, for all workers
-        plan = _plan(prepared.training, options, workers, RunFolder(path) if path and going_on else None)
+        plan = _plan(prepared.training, options, workers, RunFolder(path) if path and going_on else None, observer)
 
     def work(group: Group) -> Run:
+        speaker: Observer = observer if group.first else Silent()
         chosen = plan
         if chosen is None:
-            mine = _plan(prepared.training, options, group.size, RunFolder(path) if path else None)
+            mine = _plan(prepared.training, options, group.size, RunFolder(path) if path else None, speaker)
             chosen = Plan.from_json(group.tell(mine.to_json() if group.first else ""))
-        speaker: Observer = observer if group.first else Silent()
+        if chosen.step == "compiled":
+            speaker.preparing("compiling local steps, or finding those of an earlier run")
         spill = Path(spill) if (spill := options.get("spill")) else None
         with _memory_errors(prepared, group):
             engine = Stacked(prepared.training, chosen, group, spill)
@@ -353,7 +360,7 @@ def _workers_of_environment() -> int | None:
     return int(value) if value else None
 
 
-def _plan(training: Training, options: Options, workers: int, folder: RunFolder | None) -> Plan:
+def _plan(training: Training, options: Options, workers: int, folder: RunFolder | None, observer: Observer) -> Plan:
     """How the clients are run: as asked; as before, to the last bit, for a run that goes on; or as is best."""
     wanted = Wanted(options.get("chunk"), options.get("step"), options.get("channels_last"))
     if folder is not None and wanted == Wanted():
@@ -361,7 +368,7 @@ def _plan(training: Training, options: Options, workers: int, folder: RunFolder 
             before = Plan.from_json(json.dumps(folder.engine()["plan"]))
             check_first_step(training)
             return before
-    return choose_plan(training, wanted, workers)
+    return choose_plan(training, wanted, workers, observer.preparing)
 
 
 def _folder(

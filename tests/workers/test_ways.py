@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from gossamer.data import Augmentation, Dataset, Samples, Scaling
 from gossamer.methods import DFedAvg, Local, Round, State
 from gossamer.methods.local import Gradient
 from gossamer.simulation import Metrics, Prepared, Run, Silent
+from gossamer.workers import FailedApart, apart
 from problems import graph_for, samples, tiny_net
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
@@ -28,7 +30,11 @@ class Listening(Silent):
 
     def __init__(self) -> None:
         self.how = ""
+        self.prepared: list[str] = []
         self.said: list[str] = []
+
+    def preparing(self, what: str) -> None:
+        self.prepared.append(what)
 
     def start(self, prepared: Prepared, how: str, done: int) -> None:
         self.how = how
@@ -113,6 +119,53 @@ def test_compiled_steps(sizes: list[int], chunk: int, workers: int) -> None:
     assert "compiled" in listener.how
     assert listener.said == []
     assert_same(compiled, run(described, chunk=1, step="eager"), 1e-10)
+
+
+@needs_compiler
+@pytest.mark.parametrize("damage", [b"", b"no library"])
+def test_a_damaged_library_is_built_again(damage: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    described = experiment(dataset=samples([8] * 4, seed=1), model=lambda: nn.Linear(3, 3))
+    # Apart, since a process that has loaded a library does not look at its file again.
+    apart(lambda: str(run(described, chunk=4, step="compiled")))
+    libraries = list((tmp_path / "gossamer").glob("*.so"))
+    assert libraries
+    for library in libraries:
+        library.write_bytes(damage)
+    listener = Listening()
+    mended = run(described, listener, chunk=4, step="compiled")
+    assert_same(mended, run(described, chunk=1, step="eager"), 1e-10)
+    assert listener.said == []
+    assert all(library.stat().st_size > 1000 for library in libraries)
+
+
+@needs_compiler
+def test_where_nothing_can_be_built_apart_this_process_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(work: Any) -> str:
+        raise FailedApart("not today")
+
+    monkeypatch.setattr("gossamer.engines.built.apart", fails)
+    described = experiment(dataset=samples([8] * 4, seed=1), model=lambda: nn.Linear(3, 3))
+    listener = Listening()
+    compiled = run(described, listener, chunk=4, step="compiled")
+    assert listener.said == []
+    assert_same(compiled, run(described, chunk=1, step="eager"), 1e-10)
+
+
+@needs_compiler
+def test_a_long_run_says_what_it_measures_and_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A threshold of zero makes any run a long one."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for threshold in ("WORTH_MEASURING", "WORTH_COMPILING"):
+        monkeypatch.setattr(f"gossamer.engines.tuning.{threshold}", 0.0)
+    described = experiment(dataset=samples([8] * 4, seed=1), model=lambda: nn.Linear(3, 3))
+    plain = run(described, chunk=1, step="eager")
+    for kept in (False, True):
+        listener = Listening()
+        assert_same(run(described, listener), plain, 1e-10)
+        assert any("measuring" in what for what in listener.prepared) == (not kept)
+        assert "measured, per client and step" in listener.how
+        assert ("kept from an earlier run" in listener.how) == kept
 
 
 def colour_images(clients: int) -> Dataset:

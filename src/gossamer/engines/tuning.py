@@ -8,6 +8,7 @@ import hashlib
 import os
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,8 +49,13 @@ class Wanted(NamedTuple):
     channels_last: bool | None = None
 
 
-def choose_plan(training: Training, wanted: Wanted = Wanted(), workers: int = 1) -> Plan:
-    """The plan for a run. A model, loss or method that fails on the first step is refused here."""
+def choose_plan(
+    training: Training,
+    wanted: Wanted = Wanted(),
+    workers: int = 1,
+    say: Callable[[str], None] = lambda what: None,
+) -> Plan:
+    """The plan for a run; `say` is told if that takes a while. What fails on the first step is refused here."""
     check_first_step(training)
     model = training.model
     if model.draws_randomness:
@@ -79,6 +85,7 @@ def choose_plan(training: Training, wanted: Wanted = Wanted(), workers: int = 1)
         steps = training.rounds * int(training.batches.steps.sum()) / workers
         if trial(training, plain._replace(step="eager"), 1, 1) * steps < WORTH_MEASURING:
             return plain
+        say("measuring how to run the clients fastest, once for this model and machine")
         try:
             plan = measured_apart(training, wanted, chunks, layouts, steps, reason)
         except FailedApart as error:

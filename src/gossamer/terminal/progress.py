@@ -28,6 +28,8 @@ class Closing(Observer, Protocol):
 class Quiet:
     """Shows nothing but what the user must know."""
 
+    def preparing(self, what: str) -> None: ...
+
     def start(self, prepared: Prepared, how: str, done: int) -> None: ...
 
     def round(self, metrics: Metrics, timings: Metrics) -> None: ...
@@ -45,6 +47,9 @@ class PlainLines(Quiet):
         self._label = label
         self._verbose = verbose
         self._rounds = 0
+
+    def preparing(self, what: str) -> None:
+        _print_plain(f"{self._label}: {what} ...")
 
     def start(self, prepared: Prepared, how: str, done: int) -> None:
         self._rounds = prepared.experiment.rounds
@@ -74,8 +79,15 @@ class LiveBar(Quiet):
             TimeRemainingColumn(compact=True, elapsed_when_finished=True),
             console=err,
         )
-        # Data may have to be read or downloaded first. The cursor goes back, so that a bar of that takes the line over.
-        err.print(f"[bold]{escape(label)}[/] preparing ...", end="\r", no_wrap=True, overflow="ellipsis")
+        self._wait("preparing")  # data may have to be read or downloaded first
+
+    def preparing(self, what: str) -> None:
+        erase_line()
+        self._wait(what)
+
+    def _wait(self, what: str) -> None:
+        # The cursor goes back, so that whatever comes next, a bar of a download say, takes the line over.
+        err.print(f"[bold]{escape(self._label)}[/] {escape(what)} ...", end="\r", no_wrap=True, overflow="ellipsis")
 
     def start(self, prepared: Prepared, how: str, done: int) -> None:
         erase_line()
@@ -118,6 +130,10 @@ class Several:
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = observers
+
+    def preparing(self, what: str) -> None:
+        for observer in self._observers:
+            observer.preparing(what)
 
     def start(self, prepared: Prepared, how: str, done: int) -> None:
         for observer in self._observers:

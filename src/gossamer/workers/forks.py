@@ -4,6 +4,7 @@ import gc
 import json
 import multiprocessing
 import os
+import select
 import signal
 import sys
 import warnings
@@ -37,6 +38,10 @@ def forking() -> Iterator[None]:
             gc.enable()
 
 
+#: Seconds that work apart may take. Longer than any that comes to an end: a fork beside threads may hang for good.
+PATIENCE = 900.0
+
+
 class FailedApart(RuntimeError):
     """What was to be done in another process was not."""
 
@@ -57,6 +62,8 @@ def apart(work: Callable[[], str]) -> str:
     os.close(says)
     try:
         with open(hears, encoding="utf-8") as words:
+            if not select.select([words], [], [], PATIENCE)[0]:
+                raise FailedApart(f"its process did not end within {PATIENCE:g} s")
             said = words.read()
     except BaseException:  # Ctrl-C, say: we do not wait for it
         os.kill(child, signal.SIGKILL)
