@@ -122,8 +122,6 @@ class Watched:
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
 
-    def preparing(self, what: str) -> None: ...
-
     def start(self, prepared: Any, how: str, done: int) -> None:
         from gossamer.bench import data_bytes, state_bytes
 

@@ -63,8 +63,6 @@ class Watch:
         self.peak = 0
         threading.Thread(target=self._look, daemon=True).start()
 
-    def preparing(self, what: str) -> None: ...
-
     def start(self, prepared: Prepared, how: str, done: int) -> None:
         self.start_seconds = time.perf_counter() - self.began
 

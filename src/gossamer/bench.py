@@ -260,8 +260,6 @@ class _Watch:
         self.steps: list[int] = []
         self.rounds: list[Split] = []
 
-    def preparing(self, what: str) -> None: ...
-
     def start(self, prepared: Prepared, how: str, done: int) -> None:
         self.training, self.how = prepared.training, how
         self.began = self.resumed = time.perf_counter()

@@ -91,10 +91,10 @@ class Prepared(NamedTuple):
 
 
 class Observer(Protocol):
-    """Who watches a run go by: a progress bar, a log, a test."""
+    """Who watches a run go by: a progress bar, a log, a test.
 
-    def preparing(self, what: str) -> None:
-        """Something is done before the first round that may take a while."""
+    If it has a method `preparing(what)` as well, that is told what takes a while before the first round.
+    """
 
     def start(self, prepared: Prepared, how: str, done: int) -> None:
         """A run is about to do its first round, or to go on after `done` of them."""
@@ -108,8 +108,6 @@ class Observer(Protocol):
 
 class Silent:
     """The observer that does nothing."""
-
-    def preparing(self, what: str) -> None: ...
 
     def start(self, prepared: Prepared, how: str, done: int) -> None: ...
 
@@ -291,7 +289,7 @@ def _start(
             mine = _plan(prepared.training, options, group.size, RunFolder(path) if path else None, speaker)
             chosen = Plan.from_json(group.tell(mine.to_json() if group.first else ""))
         if chosen.step == "compiled":
-            speaker.preparing("compiling local steps, or finding those of an earlier run")
+            _preparing(speaker)("compiling local steps, or finding those of an earlier run")
         spill = Path(spill) if (spill := options.get("spill")) else None
         with _memory_errors(prepared, group):
             engine = Stacked(prepared.training, chosen, group, spill)
@@ -315,6 +313,12 @@ def _start(
             raise
         kept = f"Every checkpoint is kept; go on with:  gossamer resume {shlex.quote(str(path))}"
         raise WorkerLost(f"{error} {kept}") from error
+
+
+def _preparing(observer: Observer) -> Callable[[str], None]:
+    """How to tell an observer what takes a while; most do not want to know."""
+    tell: Callable[[str], None] = getattr(observer, "preparing", lambda what: None)
+    return tell
 
 
 def number_of_workers(wanted: int | None, prepared: Prepared, observer: Observer) -> int:
@@ -368,7 +372,7 @@ def _plan(training: Training, options: Options, workers: int, folder: RunFolder 
             before = Plan.from_json(json.dumps(folder.engine()["plan"]))
             check_first_step(training)
             return before
-    return choose_plan(training, wanted, workers, observer.preparing)
+    return choose_plan(training, wanted, workers, _preparing(observer))
 
 
 def _folder(

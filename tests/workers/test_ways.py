@@ -122,8 +122,7 @@ def test_compiled_steps(sizes: list[int], chunk: int, workers: int) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("damage", [b"", b"no library"])
-def test_a_damaged_library_is_built_again(damage: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_library_is_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     described = experiment(dataset=samples([8] * 4, seed=1), model=lambda: nn.Linear(3, 3))
     # Apart, since a process that has loaded a library does not look at its file again.
@@ -131,7 +130,7 @@ def test_a_damaged_library_is_built_again(damage: bytes, tmp_path: Path, monkeyp
     libraries = list((tmp_path / "gossamer").glob("*.so"))
     assert libraries
     for library in libraries:
-        library.write_bytes(damage)
+        library.write_bytes(library.read_bytes()[:2000])
     listener = Listening()
     mended = run(described, listener, chunk=4, step="compiled")
     assert_same(mended, run(described, chunk=1, step="eager"), 1e-10)

@@ -21,6 +21,9 @@ from gossamer.terminal.console import err, percent
 class Closing(Observer, Protocol):
     """An observer that holds something open."""
 
+    def preparing(self, what: str) -> None:
+        """Something is done before the first round that may take a while."""
+
     def close(self) -> None:
         """The run is over, one way or another."""
 
@@ -128,7 +131,7 @@ def make_observer(label: str, quiet: bool, verbose: bool) -> Quiet:
 class Several:
     """Many observers as one."""
 
-    def __init__(self, observers: Sequence[Observer]) -> None:
+    def __init__(self, observers: Sequence[Closing]) -> None:
         self._observers = observers
 
     def preparing(self, what: str) -> None:
