@@ -130,7 +130,7 @@ def test_a_damaged_library_is_built_again(tmp_path: Path, monkeypatch: pytest.Mo
     libraries = list((tmp_path / "gossamer").glob("*.so"))
     assert libraries
     for library in libraries:
-        library.write_bytes(library.read_bytes()[:2000])
+        library.write_bytes(b"")  # as after a power cut
     listener = Listening()
     mended = run(described, listener, chunk=4, step="compiled")
     assert_same(mended, run(described, chunk=1, step="eager"), 1e-10)
