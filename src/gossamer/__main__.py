@@ -10,6 +10,7 @@ def main() -> None:
     with startup.importing(sys.argv[1:]):
         from gossamer.cli import main as run
     startup.put_off_compiler()
+    startup.stop_when_terminated()
     run()
 
 

@@ -29,6 +29,7 @@ from gossamer.engines import (
     Training,
     Wanted,
     check_first_step,
+    check_room,
     choose_plan,
 )
 from gossamer.engines.threads import on_threads
@@ -44,7 +45,16 @@ from gossamer.randomness import Purpose, torch_seed
 from gossamer.runs.files import write_text
 from gossamer.runs.folder import BEST, EXPERIMENT, FINAL, RunFolder, read_lines, to_json
 from gossamer.startup import put_off_compiler
-from gossamer.workers import Group, WorkerLost, as_group, can_fork, launched_from_outside, restarted, usable_cores
+from gossamer.workers import (
+    Group,
+    WorkerLost,
+    as_group,
+    can_fork,
+    launched_from_outside,
+    machines,
+    restarted,
+    usable_cores,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -278,6 +288,8 @@ def _start(
     observer = observer or Silent()
     prepared = prepare(experiment, options.get("data_dir"))
     workers = number_of_workers(options.get("workers"), prepared, observer)
+    training, spill = prepared.training, Path(folder) if (folder := options.get("spill")) else None
+    check_room(training.method.init(training.model.initial), -(-experiment.clients // machines()), spill)
     plan = None
     if not launched_from_outside():  # before the fork: measured and compiled once, for all workers
         plan = _plan(prepared.training, options, workers, RunFolder(path) if path and going_on else None, observer)
@@ -290,7 +302,6 @@ def _start(
             chosen = Plan.from_json(group.tell(mine.to_json() if group.first else ""))
         if chosen.step == "compiled":
             _preparing(speaker)("compiling local steps, or finding those of an earlier run")
-        spill = Path(spill) if (spill := options.get("spill")) else None
         with _memory_errors(prepared, group):
             engine = Stacked(prepared.training, chosen, group, spill)
         folder, locked, past_rounds = None, nullcontext(), False
@@ -536,7 +547,9 @@ class _Simulation:
             self.saved = done
 
     def _say_stopping(self) -> None:
-        self.observer.say(f"finishing round {len(self.history) + 1}, then stopping. Once more stops at once.")
+        # Workers tell each other once a round, so that it may be one round more.
+        last = f"round {len(self.history) + 1}" if self.group.size == 1 else "this round or the next"
+        self.observer.say(f"finishing {last}, then stopping. Once more stops at once.")
 
     def _record(self, round: int, report: RoundReport) -> None:
         """Measure a round and write it down."""

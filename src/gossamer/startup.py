@@ -34,9 +34,10 @@ def importing(arguments: Sequence[str]) -> Iterator[None]:
         os._exit(130)
 
     # Not by an exception: it would have to find its way out of other packages' imports, some of which swallow it.
-    replaced = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if replaced:
-        signal.signal(signal.SIGINT, leave)
+    usual: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    replaced = [number for number, handler in usual.items() if signal.getsignal(number) is handler]
+    for number in replaced:
+        signal.signal(number, leave)
     # What is imported stays until the end. A collector that does not search it, now or at the end, saves a second.
     gc.disable()
     say(NOTICE)
@@ -46,8 +47,18 @@ def importing(arguments: Sequence[str]) -> Iterator[None]:
         say(ERASED)
         gc.freeze()
         gc.enable()
-        if replaced:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number in replaced:
+            signal.signal(number, usual[number])
+
+
+def stop_when_terminated() -> None:
+    """A scheduler's SIGTERM stops a command as Ctrl-C does, unless it is ignored; rounds have their own way to stop."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, stop)
 
 
 def put_off_compiler() -> None:

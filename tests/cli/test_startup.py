@@ -2,6 +2,7 @@
 
 import gc
 import io
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -126,21 +127,46 @@ from gossamer.startup import importing
 {before}
 with importing(["run"]):
     try:
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.{name})
         print("went on")
     except BaseException:
         print("swallowed")
 """
 
 
-def test_ctrl_c_ends_the_imports_whatever_they_catch() -> None:
-    done = python(CTRL_C.format(before=""))
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_ctrl_c_ends_the_imports_whatever_they_catch(name: str) -> None:
+    done = python(CTRL_C.format(before="", name=name))
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_ctrl_c_stays_ignored_where_it_was() -> None:
-    done = python(CTRL_C.format(before="signal.signal(signal.SIGINT, signal.SIG_IGN)"))
+    done = python(CTRL_C.format(before="signal.signal(signal.SIGINT, signal.SIG_IGN)", name="SIGINT"))
     assert (done.returncode, done.stdout, done.stderr) == (0, "went on\n", "")
+
+
+SLOW = """
+import time
+
+def net(shape, classes):
+    print("now", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_scheduler_s_end_is_told_like_ctrl_c_before_the_first_round(tmp_path: Path) -> None:
+    """A model that is never ready holds the command where it prepares."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    command = [sys.executable, "-m", "gossamer", "run", "--set", "model=slow:net", "--out", "r"]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": "."}, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "now\n"
+        process.terminate()
+        _, told = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "stopped" in told
+    assert "Traceback" not in told
 
 
 def test_a_terminal_shows_that_data_are_prepared(

@@ -134,8 +134,8 @@ def test_the_pull_of_a_ring() -> None:
 
 def small(**settings: Any) -> Theory:
     data = samples([8] * 8, seed=5)
-    defaults: dict[str, Any] = {"dataset": data, "clients": 8, "local_steps": 2, "model": "softmax", "lr": 0.001}
-    return analyse(Experiment(**{**defaults, **settings}))
+    defaults: dict[str, Any] = {"dataset": data, "clients": 8, "local_steps": 2, "batch_size": 4, "lr": 0.001}
+    return analyse(Experiment(**{"model": "softmax", **defaults, **settings}))
 
 
 def test_a_ring_against_the_complete_graph() -> None:

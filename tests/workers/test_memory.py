@@ -1,7 +1,9 @@
 """A state that has one place in memory, or a place in a file, gives the numbers of one that has two."""
 
+import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -220,6 +222,21 @@ def test_a_state_that_does_not_fit_is_refused_before_it_is_made(workers: int, tm
     with pytest.raises(GossamerError, match=r"out of memory: .* GiB .*--spill FOLDER") as refusal:
         simulate(described, workers=workers, out=tmp_path / "r", chunk=1)
     assert refusal.value.exit_code == 2
-    if workers == 1:
-        assert isinstance(refusal.value, OutOfMemory)
+    assert isinstance(refusal.value, OutOfMemory)
     assert not (tmp_path / "r").exists()  # so the same command works as soon as there is room
+
+
+def test_a_file_that_does_not_fit_is_refused_before_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gossamer.engines.memory.shutil.disk_usage", lambda _: SimpleNamespace(total=2000, free=1000))
+    with pytest.raises(OutOfMemory, match=r"--spill .*place: the clients' state takes .* GiB are free there"):
+        simulate(experiment(), spill=tmp_path / "a" / "place", out=tmp_path / "r")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_fills_up_meanwhile_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    with pytest.raises(GossamerError, match=r"--spill .*: cannot be written: No space left on device"):
+        simulate(experiment(), spill=tmp_path, workers=1)

@@ -130,12 +130,12 @@ def test_a_damaged_library_is_built_again(tmp_path: Path, monkeypatch: pytest.Mo
     libraries = list((tmp_path / "gossamer").glob("*.so"))
     assert libraries
     for library in libraries:
-        library.write_bytes(b"")  # as after a power cut
+        library.write_bytes(library.read_bytes()[:20_000])  # to load this would end the process
     listener = Listening()
     mended = run(described, listener, chunk=4, step="compiled")
     assert_same(mended, run(described, chunk=1, step="eager"), 1e-10)
     assert listener.said == []
-    assert all(library.stat().st_size > 1000 for library in libraries)
+    assert all(library.stat().st_size > 20_000 for library in (tmp_path / "gossamer").glob("*.so"))
 
 
 @needs_compiler

@@ -3,7 +3,7 @@
 from gossamer.engines.chunk import How, Plan
 from gossamer.engines.client import Training
 from gossamer.engines.isolated import Isolated, Trace
-from gossamer.engines.memory import OutOfMemory
+from gossamer.engines.memory import OutOfMemory, check_room
 from gossamer.engines.stacked import RoundReport, Stacked
 from gossamer.engines.tuning import Wanted, check_first_step, choose_plan
 
@@ -18,5 +18,6 @@ __all__ = [
     "Training",
     "Wanted",
     "check_first_step",
+    "check_room",
     "choose_plan",
 ]

@@ -38,7 +38,7 @@ class Built:
     """One step, from a library. Called like the step itself."""
 
     def __init__(self, library: str, returns: Iterable[str], strides: Iterable[Iterable[int]]) -> None:
-        self._run: Any = load(library).run
+        self._run: Any = torch._C._aoti.AOTIModelContainerRunnerCpu(library, 1).run
         self._returns = tuple(returns)
         self._strides = [tuple(each) for each in strides]
 
@@ -46,11 +46,6 @@ class Built:
         tensors = [_laid(tensor, stride) for tensor, stride in zip(flat(given), self._strides, strict=True)]
         *after, loss = self._run(tensors)
         return dict(zip(self._returns, after, strict=True)), loss
-
-
-def load(library: str) -> Any:
-    """What a library holds, ready to run; an error if it is damaged, or worse."""
-    return torch._C._aoti.AOTIModelContainerRunnerCpu(library, 1)
 
 
 def can_build(device: torch.device) -> bool:
@@ -63,14 +58,10 @@ def build(record: Callable[[Given], "Recorded"], given: Given) -> Built:
 
     def there() -> str:
         recorded = record(given)
-        library = recorded.library(given)
-        try:
-            load(str(library))  # here first, where a damaged one takes nobody with it
-        except RuntimeError:
-            library.unlink()
-            library = recorded.library(given)
         strides = [tensor.stride() for tensor in apiece(given)]
-        return json.dumps([str(library), recorded.returns, strides])
+        library = str(recorded.library(given))
+        Built(library, recorded.returns, strides)  # here first, where one that is damaged takes nobody with it
+        return json.dumps([library, recorded.returns, strides])
 
     return Built(*json.loads(apart(there)))
 

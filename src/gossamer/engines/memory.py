@@ -6,6 +6,8 @@ has one only, and a round that is interrupted is computed again from the last ch
 """
 
 import mmap
+import os
+import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -31,15 +33,8 @@ class Buffers:
     """The state of some clients, as rows, and the messages they send."""
 
     def __init__(self, initial: State, clients: int, spill: Path | None = None, workers_here: int = 1) -> None:
-        each = sum(value.numel() * value.element_size() for value in initial.values())
-        size = clients * each * workers_here  # of all workers of this machine, who own about as many
+        size = state_size(initial, clients * workers_here)  # the others of this machine own about as many
         self.double = size <= SMALL_STATE and spill is None
-        on_cpu = next(iter(initial.values())).device.type == "cpu"
-        if spill is None and on_cpu and size > (free := free_memory()):
-            raise OutOfMemory(
-                f"out of memory: the clients' state takes {size / 2**30:.1f} GiB on this machine, of which "
-                f"{free / 2**30:.1f} GiB are free. --spill FOLDER keeps it in a file there instead."
-            )
         self._spill = spill
         self._initial = initial
         self.front: State = {name: self._room(value, clients) for name, value in initial.items()}
@@ -124,6 +119,27 @@ class Buffers:
         return spilled(self._spill, shape, like.dtype)
 
 
+def state_size(initial: State, clients: int) -> int:
+    """Bytes of the state of so many clients."""
+    return clients * sum(value.numel() * value.element_size() for value in initial.values())
+
+
+def check_room(initial: State, clients: int, spill: Path | None) -> None:
+    """Refuse a state of so many clients that this machine has no room for, before anything else is done."""
+    size = state_size(initial, clients)
+    takes = f"the clients' state takes {size / 2**30:.1f} GiB on this machine"
+    if spill is not None:
+        there = next((path for path in (spill, *spill.absolute().parents) if path.is_dir()), Path("/"))
+        disk = shutil.disk_usage(there)
+        if disk.total and size > disk.free:  # what has no size at all is no disk: it will be told when it is written to
+            raise OutOfMemory(f"--spill {spill}: {takes}, and {disk.free / 2**30:.1f} GiB are free there.")
+    elif next(iter(initial.values())).device.type == "cpu" and size > (free := free_memory()):
+        raise OutOfMemory(
+            f"out of memory: {takes}, of which {free / 2**30:.1f} GiB are free. --spill FOLDER keeps it in a file "
+            "there instead."
+        )
+
+
 def _put(rows: Any, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
     """Write rows of some tensors, unless they are there already.
 
@@ -145,6 +161,8 @@ def spilled(folder: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         folder.mkdir(parents=True, exist_ok=True)
         size = max(1, torch.Size(shape).numel() * dtype.itemsize)
         with tempfile.TemporaryFile(dir=folder) as file:
+            if hasattr(os, "posix_fallocate"):  # a place that is missing is told now, and not by a signal later
+                os.posix_fallocate(file.fileno(), 0, size)
             file.truncate(size)
             memory = mmap.mmap(file.fileno(), size)
     except OSError as error:

@@ -77,15 +77,18 @@ class Recorded:
         from torch._inductor.runtime.cache_dir_utils import cache_dir
 
         name = hashlib.blake2b(repr(about).encode(), digest_size=16).hexdigest()
-        path = Path(cache_dir()) / "gossamer" / f"{name}.so"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_suffix(".lock")):  # other workers need the same one at the same time
-            if not path.exists():
-                for node in self._graph.graph.nodes:
-                    node.meta.clear()  # the compiler finds out itself, and does not like to find it twice
-                with _one_compiler():
-                    Path(torch._inductor.aot_compile(self._graph, tuple(tensors))).replace(path)  # type: ignore[arg-type]
-        return path
+        folder = Path(cache_dir()) / "gossamer"
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / f"{name}.lock"):  # other workers need the same one at the same time
+            for path in folder.glob(f"{name}-*.so"):
+                if path.stem == f"{name}-{path.stat().st_size}":
+                    return path
+                path.unlink()  # cut off: to load it would end this process
+            for node in self._graph.graph.nodes:
+                node.meta.clear()  # the compiler finds out itself, and does not like to find it twice
+            with _one_compiler():
+                built = Path(torch._inductor.aot_compile(self._graph, tuple(tensors)))  # type: ignore[arg-type]
+            return built.replace(folder / f"{name}-{built.stat().st_size}.so")
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from gossamer.workers.forks import FailedApart, apart, can_fork
 from gossamer.workers.group import ALONE, Group, WorkerLost
-from gossamer.workers.launch import as_group, first_process, launched_from_outside, restarted, usable_cores
+from gossamer.workers.launch import as_group, first_process, launched_from_outside, machines, restarted, usable_cores
 from gossamer.workers.shares import shares
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "can_fork",
     "first_process",
     "launched_from_outside",
+    "machines",
     "restarted",
     "shares",
     "usable_cores",

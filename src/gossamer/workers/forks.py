@@ -9,7 +9,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from gossamer.orphans import die_with
 
@@ -59,6 +59,10 @@ def apart(work: Callable[[], str]) -> str:
         if not child:
             os.close(hears)
             _be_apart(work, says, parent)
+    with suppress(
+        OSError
+    ):  # in a group of its own, with whatever it starts; both of us say so, since either may be first
+        os.setpgid(child, child)
     os.close(says)
     try:
         with open(hears, encoding="utf-8") as words:
@@ -66,7 +70,8 @@ def apart(work: Callable[[], str]) -> str:
                 raise FailedApart(f"its process did not end within {PATIENCE:g} s")
             said = words.read()
     except BaseException:  # Ctrl-C, say: we do not wait for it
-        os.kill(child, signal.SIGKILL)
+        with suppress(OSError):
+            os.killpg(child, signal.SIGKILL)
         raise
     finally:
         _, status = os.waitpid(child, 0)
@@ -85,12 +90,13 @@ def _be_apart(work: Callable[[], str], says: int, parent: int) -> None:
     """The life of the fork, which ends here."""
     code = 1
     try:
+        with suppress(OSError):
+            os.setpgid(0, 0)
         die_with(parent)
         gc.freeze()
         gc.enable()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it too, and decides
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
         warnings.simplefilter("ignore")
         with open(os.devnull, "w") as nowhere:  # compilers may talk
             os.dup2(nowhere.fileno(), 1)

@@ -49,6 +49,14 @@ def launched_from_outside() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ
 
 
+def machines() -> int:
+    """How many machines a launcher's processes are spread over, if there is one."""
+    if not launched_from_outside():
+        return 1
+    size = int(os.environ["WORLD_SIZE"])
+    return max(1, size // int(os.environ.get("LOCAL_WORLD_SIZE", size)))
+
+
 def first_process() -> bool:
     """Whether this process is the only one, or the first of those that a launcher started."""
     return not launched_from_outside() or os.environ["RANK"] == "0"
