@@ -118,9 +118,9 @@ def measure(
             plan = Plan(chunk, "eager" if wanted.step == "eager" else "traced", layout)
             seconds = trial(training, plan, *((RECORD_AT + 1, 4) if seconds < LONG_STEP else (0, 1)), whole)
             tried[plan] = seconds
-            if seconds > 1.2 * best:
+            if seconds > best:
                 break
-            best = min(best, seconds)
+            best = seconds
     plan = fewest(tried, ABOUT)
     if wanted.step == "compiled" or (wanted.step is None and tried[plan] * steps > WORTH_COMPILING and has_compiler()):
         # What many at a time save, a compiler mostly saves too: fewer may now be as fast.
