@@ -132,7 +132,10 @@ def check_room(initial: State, clients: int, spill: Path | None) -> None:
         there = next((path for path in (spill, *spill.absolute().parents) if path.is_dir()), Path("/"))
         disk = shutil.disk_usage(there)
         if disk.total and size > disk.free:  # what has no size at all is no disk: it will be told when it is written to
-            raise OutOfMemory(f"--spill {spill}: {takes}, and {disk.free / 2**30:.1f} GiB are free there.")
+            raise OutOfMemory(
+                f"--spill {spill}: {takes}, and {disk.free / 2**30:.1f} GiB are free there. A folder on a larger disk, "
+                "fewer clients or more machines would help."
+            )
     elif next(iter(initial.values())).device.type == "cpu" and size > (free := free_memory()):
         raise OutOfMemory(
             f"out of memory: {takes}, of which {free / 2**30:.1f} GiB are free. --spill FOLDER keeps it in a file "
