@@ -34,7 +34,14 @@ class Contender:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
         )  # fmt: skip
         #: What it says of itself once it is warm.
-        self.facts: dict[str, Any] = self._hear()
+        self.facts: dict[str, Any] = {}
+        self._warm = False
+
+    def ready(self) -> "Contender":
+        """Wait until it is warm."""
+        if not self._warm:
+            self.facts, self._warm = self._hear(), True
+        return self
 
     def turn(self, seconds: float) -> Any:
         """Let it work for about so long, at least one round; the seconds of each round, or what else it measures."""
@@ -124,9 +131,10 @@ class Watched:
 
     def start(self, prepared: Any, how: str, done: int) -> None:
         from gossamer.bench import data_bytes, state_bytes
+        from gossamer.simulation import number_of_workers
 
-        work = prepared.training
-        self._turns.facts |= {"how": how, "needed": state_bytes(work) + data_bytes(work.dataset)}
+        work, usual = prepared.training, number_of_workers(None, prepared, self)
+        self._turns.facts |= {"how": how, "usual": usual, "needed": state_bytes(work) + data_bytes(work.dataset)}
 
     def round(self, metrics: dict[str, Any], timings: dict[str, Any]) -> None:
         if self._turns.warming:
@@ -167,7 +175,7 @@ def main(name: str, role: str, number: int) -> None:
         import torch
 
         from gossamer.bench import flops_per_sample, gradients_per_step, steps_of_round
-        from gossamer.simulation import prepare
+        from gossamer.preparation import prepare
 
         torch.set_num_threads(number)
         training = prepare(workload.experiment()).training

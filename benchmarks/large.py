@@ -26,9 +26,10 @@ from rich.table import Table
 from benchmarks.run import measured_by
 from gossamer import Experiment, simulate
 from gossamer.data import Dataset, Samples, Scaling
-from gossamer.simulation import Metrics, Prepared
-from gossamer.terminal import size
-from gossamer.workers import usable_cores
+from gossamer.machine import usable_cores
+from gossamer.preparation import Prepared
+from gossamer.simulation import Metrics
+from gossamer.words import size
 
 HEADS = ["run", "clients", "model", "method", "workers", "start", "local", "mixing", "a round", "state", "memory"]
 
@@ -46,7 +47,7 @@ class Case(NamedTuple):
 def cases(clients: int | None) -> dict[str, Case]:
     """The runs by name; `clients` sets another number of them."""
     resnet = {"model": "resnet-18", "method": "dfedadmm", "graph": "ring", "batch_size": 8, "lr": 0.01, "rounds": 1}
-    few = {"model": "softmax", "method": "dfedavg", "graph": {"name": "k-regular", "k": 10}, "rounds": 3}
+    few = {"model": "softmax", "method": "dfedavg", "graph": {"name": "k-regular", "k": 10}, "rounds": 10}
     return {
         "resnet": Case("ResNet-18", clients or 100, 8, (3, 32, 32), {**resnet, "local_steps": 1}),
         "small": Case("small clients", clients or 100_000, 4, (1, 8, 8), {**few, "batch_size": 4, "local_steps": 5}),

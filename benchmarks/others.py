@@ -21,8 +21,8 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.workloads import NEVER, WORKLOADS
 from gossamer.engines import Training
-from gossamer.simulation import prepare
-from gossamer.workers import usable_cores
+from gossamer.machine import usable_cores
+from gossamer.preparation import prepare
 
 Over = Callable[[], None]
 

@@ -50,7 +50,7 @@ from gossamer.peers.peer import Peer
 from gossamer.peers.process import run_peer
 from gossamer.peers.roster import Exchange, Member, Roster
 from gossamer.peers.schema import Schema
-from gossamer.simulation import prepare
+from gossamer.preparation import prepare
 
 #: 11.2 million parameters, on images of 8 × 8: it is the model that is large. And one of almost nothing.
 LARGE = "resnet-18"

@@ -1,6 +1,6 @@
 """The table of benchmarks: client-steps per second of Gossamer against the clean loop, and the processor's limit.
 
-    python -m benchmarks                         everything, in a few minutes
+    python -m benchmarks                         everything, in a quarter of an hour
     python -m benchmarks --only W1,W2 --quick
     python -m benchmarks --out docs/tables/benchmarks.md
 
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from itertools import groupby
 from pathlib import Path
 
 from rich import box
@@ -28,8 +29,10 @@ from rich.table import Table
 
 from benchmarks.contender import Contender
 from benchmarks.workloads import WORKLOADS, Workload
-from gossamer.bench import counted, machine
-from gossamer.workers import usable_cores
+from gossamer.bench import machine
+from gossamer.engines.built import kept_steps
+from gossamer.machine import usable_cores
+from gossamer.words import counted
 
 LOOP_1, LOOP_ALL, ENGINE_1, ENGINE_ALL = "loop 1", "loop all", "engine 1", "engine all"
 #: Packages that can be measured too, by the name under which they are installed.
@@ -74,20 +77,29 @@ class Outcome:
 
 @contextmanager
 def nothing_kept() -> Iterator[None]:
-    """Let engines find out anew how to run: what one found on a busier day must not decide."""
+    """Let engines find out anew how to run: what one found on a busier day must not decide. What was compiled stays."""
+    steps = kept_steps()
+    steps.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "gossamer").mkdir()
+        (Path(folder) / "gossamer" / "steps").symlink_to(steps)
         os.environ["XDG_CACHE_HOME"] = folder
         yield
 
 
 @contextmanager
 def contending(who: dict[str, tuple[str, str, int]]) -> Iterator[dict[str, Contender]]:
-    """Contenders, warm and waiting, started one after the other so that none disturbs another's start."""
+    """Contenders, warm and waiting. Engines measure how to run when they start: nothing may disturb them then."""
     there: dict[str, Contender] = {}
     try:
-        for name, what in who.items():
-            progress.print(f"[dim]  starting {name}[/]")
-            there[name] = Contender(*what)
+        for engine, group in groupby(who.items(), key=lambda item: item[1][1] == "engine"):
+            for name, what in group:
+                progress.print(f"[dim]  starting {name}[/]")
+                there[name] = Contender(*what)
+                if engine:
+                    there[name].ready()
+            for contender in there.values():
+                contender.ready()
         yield there
     finally:
         for contender in there.values():
@@ -113,10 +125,12 @@ def take_turns(workload: Workload, limit: Contender, cores: int, repeats: int, s
                 rates[key].append(steps / statistics.median(contender.turn(seconds)))
             told = ", ".join(f"{key} {values[-1]:,.0f}" for key, values in rates.items())
             progress.print(f"[dim]  turn {repeat + 1} of {repeats}: {told}[/]")
-        last = there[list(who)[-1]].facts["how"]
+        facts = there[list(who)[-1]].facts
     if cores == 1:
         rates |= {LOOP_ALL: rates[LOOP_1], ENGINE_ALL: rates[ENGINE_1]}
-    return Outcome(workload, rates, limits, last.partition(" (")[0])
+    how = facts["how"].partition(" (")[0]
+    usually = "" if facts["usual"] == cores else f"; it takes {counted(facts['usual'], 'worker')} if not told otherwise"
+    return Outcome(workload, rates, limits, how + usually)
 
 
 def measure_others(cores: int, repeats: int, seconds: float) -> dict[str, float | None]:
@@ -187,7 +201,7 @@ def measured_by(command: str) -> str:
     """When and where a table was measured, and how to do it again."""
     here = machine()
     return (
-        f"Measured {date.today()} by `{command}` on {here['processor']} ({counted(here['cores'], 'core')}, "
+        f"Measured {date.today()} by `{command}` on {here['processor']} ({counted(usable_cores(), 'core')}, "
         f"{here['instructions']}), {here['system']}, Python {here['python']}, torch {here['torch']}, {here['blas']}."
     )
 

@@ -32,8 +32,8 @@ class Workload:
     channels_last: bool = False
     #: The shortest stretch of seconds that is timed at once; at least one round is.
     seconds: float = 1.0
-    #: Rounds before the first that is timed; steps are recorded and compiled in the first six.
-    warm_up: int = 10
+    #: Rounds before the first that is timed.
+    warm_up: int = 3
     #: Repeats, if fewer than asked for will do.
     repeats: int | None = None
 
@@ -67,9 +67,9 @@ WORKLOADS = {
         Workload("W1-SAM", "W1 with DFedSAM", W1, MNIST, method="dfedsam"),
         Workload("W1-ADMM", "W1 with DFedADMM", W1, MNIST, method="dfedadmm"),
         Workload("W2", "digits, 100 clients, 64-32-10, ring", W2),
-        Workload("W3", "CIFAR CNN, 8 clients, batch 32, ring", W3, CIFAR, warm_up=2),
-        Workload("W3-CL", "W3 with channels last in the loop, too", W3, CIFAR, channels_last=True, warm_up=2),
-        Workload("W4", "10,000 clients, softmax 784-10, 10 neighbours", W4, MANY, repeats=3, warm_up=2),
+        Workload("W3", "CIFAR CNN, 8 clients, batch 32, ring", W3, CIFAR),
+        Workload("W3-CL", "W3 with channels last in the loop, too", W3, CIFAR, channels_last=True),
+        Workload("W4", "10,000 clients, softmax 784-10, 10 neighbours", W4, MANY, repeats=3, warm_up=1),
     )
 }
 

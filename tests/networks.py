@@ -20,7 +20,7 @@ from gossamer.peers.peer import Peer
 from gossamer.peers.replay import replay
 from gossamer.peers.roster import Exchange, Member, Roster
 from gossamer.peers.weather import Weather
-from gossamer.simulation import prepare
+from gossamer.preparation import prepare
 
 SECONDS = 120
 

@@ -11,7 +11,7 @@ from gossamer.data import Dataset
 from gossamer.engines import Stacked, Wanted, choose_plan
 from gossamer.graphs import Claims, Network
 from gossamer.methods import METHODS
-from gossamer.simulation import prepare
+from gossamer.preparation import prepare
 
 FEATURES, CLASSES = 3, 3
 

@@ -25,13 +25,16 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.data import Dataset
-from gossamer.engines import Training
+from gossamer.engines import How, Training
 from gossamer.engines.threads import on_threads
 from gossamer.errors import ExperimentError
 from gossamer.experiment import Experiment
+from gossamer.machine import processor, seconds_of_others, usable_cores
 from gossamer.methods import Gradient, Round, gossip_steps, local_work
-from gossamer.simulation import Metrics, Prepared, prepare, simulate
-from gossamer.workers import can_fork, usable_cores
+from gossamer.preparation import Prepared, prepare
+from gossamer.simulation import Metrics, simulate
+from gossamer.words import counted
+from gossamer.workers import can_fork
 
 #: What may hold a run back, and what a user can do about each.
 LIMITS = {
@@ -55,6 +58,10 @@ LIMITS = {
 SIDE = 1024
 #: Rounds that are not timed: memory is fetched and steps are recorded or compiled in them.
 WARM_UP = 2
+#: Turns of a loop.
+TURNS = 3
+#: The share of this process's cores that others may have used before a reader must be told.
+DISTURBED = 0.1
 #: Seconds after which a run whose rounds take that long is not watched any further.
 PATIENCE = 30.0
 
@@ -64,6 +71,7 @@ class LoopSpeed:
     """The plain loop with some number of threads. It trains and does nothing else: no mixing, no evaluation."""
 
     threads: int
+    #: The median of its turns.
     gradients_per_second: float
 
 
@@ -120,6 +128,8 @@ class BenchReport:
     data_bytes: int
     #: Local steps of each client that were measured in place of the experiment's own, where those would take too long.
     shortened: int | None
+    #: The share of the cores that something else used meanwhile; None if not known.
+    others: float | None
 
     @property
     def best(self) -> EngineSpeed:
@@ -154,6 +164,11 @@ class BenchReport:
         return max(shares, key=lambda name: shares[name])
 
     @property
+    def disturbed(self) -> bool:
+        """Whether something else has used so much of the machine that the figures mean little."""
+        return self.others is not None and self.others > DISTURBED
+
+    @property
     def verdict(self) -> str:
         """One sentence on what limits the run, one on what to do about it."""
         share = self.shares()[self.limit]
@@ -166,7 +181,7 @@ class BenchReport:
             | {"share_of_limit": self.share_of_limit(engine), "against": [self.against(engine, x) for x in self.loops]}
             for engine in self.engines
         ]
-        told = {"shares": self.shares(), "limit": self.limit, "verdict": self.verdict}
+        told = {"shares": self.shares(), "limit": self.limit, "verdict": self.verdict, "disturbed": self.disturbed}
         return asdict(self) | {"engines": engines, "machine": machine()} | told
 
 
@@ -177,6 +192,7 @@ def measure(
     data_dir: Path | None = None,
     seconds: float = 10.0,
     chunk: int | None = None,
+    step: How | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> BenchReport:
     """Measure an experiment on this machine, in about so many seconds and what starting it takes twice.
@@ -184,6 +200,7 @@ def measure(
     `workers` is how many "all workers" are; `say` is told what is being measured.
     """
     share = seconds / 6
+    began, before = time.perf_counter(), seconds_of_others()
     held = memory_in_use()
     say("reading the experiment")
     training = prepare(experiment, data_dir).training
@@ -199,10 +216,12 @@ def measure(
     say("the fastest matrix products")
     rate = matrix_rate(share / 2, initial.dtype, initial.device)
     # Before any engine: that one tells the C library how to keep memory, which would make this process's loop faster.
-    loops = []
-    for threads in numbers:
-        say(f"a plain loop, {counted(threads, 'thread')}")
-        loops.append(LoopSpeed(threads, plain_loop(training, threads, share)))
+    turns: dict[int, list[float]] = {threads: [] for threads in numbers}
+    for _ in range(TURNS):  # in turns, so that a slow moment of the machine falls on all of them
+        for threads, rates in turns.items():
+            say(f"a plain loop, {counted(threads, 'thread')}")
+            rates.append(plain_loop(training, threads, share / TURNS))
+    loops = [LoopSpeed(threads, statistics.median(rates)) for threads, rates in turns.items()]
 
     batch = float(training.batches.work().sum()) / steps
     own_data = data_bytes(training.dataset)
@@ -219,7 +238,7 @@ def measure(
     watched = []
     for number in numbers:
         say(f"Gossamer, {counted(number, 'worker')}")
-        watched.append(_watch(measured, number, share, chunk=chunk, data_dir=data_dir))
+        watched.append(_watch(measured, number, share, chunk=chunk, step=step, data_dir=data_dir))
     # Noise only ever makes a processor look slower, so the limit is the best of two.
     rate = max(rate, matrix_rate(share / 2, initial.dtype, initial.device))
     return BenchReport(
@@ -229,7 +248,16 @@ def measure(
         loops=tuple(loops),
         engines=tuple(watch.speed(number, held) for number, watch in zip(numbers, watched, strict=True)),
         shortened=shortened,
+        others=_others_share(before, seconds_of_others(), time.perf_counter() - began),
     )
+
+
+def _others_share(before: float | None, after: float | None, passed: float) -> float | None:
+    """The share of this process's cores that others used. Of a large machine, they may have cores of their own."""
+    if before is None or after is None:
+        return None
+    theirs = (os.cpu_count() or 1) - usable_cores()
+    return max(0.0, (after - before) / passed - theirs) / usable_cores()
 
 
 def _short_enough(
@@ -474,25 +502,12 @@ def finish_work(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def counted(number: int, thing: str) -> str:
-    """A number and what it counts.
-
-    >>> counted(1, "thread"), counted(2, "thread")
-    ('1 thread', '2 threads')
-    """
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
-
-
 def machine() -> dict[str, str]:
     """What the numbers were measured on."""
-    processor = platform.processor() or platform.machine()
-    with suppress(OSError, StopIteration):
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        processor = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     blas = next((line for line in torch.__config__.parallel_info().splitlines() if "Math Kernel Library" in line), "")
     version = blas.partition("Version ")[2].split("-")[0].split(" ")[0]
     return {
-        "processor": processor,
+        "processor": processor(),
         "cores": str(usable_cores()),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "torch": torch.__version__,

@@ -34,11 +34,13 @@ from gossamer.experiment import Experiment, load_experiment, parse_setting, pars
 from gossamer.graphs import GRAPHS
 from gossamer.models import LOSSES, MODELS
 from gossamer.network_cli import network, peer
+from gossamer.preparation import prepare
 from gossamer.runs.files import make_folder, write_text
 from gossamer.runs.folder import EXPERIMENT, FINAL
 from gossamer.runs.record import RunRecord
-from gossamer.simulation import Diverged, Interrupted, OnDivergence, Options, Run, prepare, simulate
+from gossamer.simulation import Diverged, Interrupted, OnDivergence, Options, Run, simulate
 from gossamer.simulation import resume as resume_run
+from gossamer.words import size
 from gossamer.workers import WorkerLost, launched_from_outside, restarted
 
 
@@ -60,6 +62,9 @@ class Commands(TyperGroup):
                 terminal.err.print(f"{escape(kept)}'--on-divergence continue' goes on regardless.", soft_wrap=True)
             raise typer.Exit(error.exit_code) from error
         except Interrupted as stop:
+            if stop.run is not None and stop.folder is not None:  # it came in the last round
+                report_run(stop.run, stop.folder)
+                return None
             folder = shlex.quote(str(stop.folder))
             kept = f"after round {stop.round}, checkpoint written" if stop.round else "before the first checkpoint"
             words = f"{kept}. Go on with:  gossamer resume {folder}"
@@ -310,6 +315,7 @@ def bench(
     settings: Settings = [],  # noqa: B006  # typer copies it
     workers: Workers = None,
     chunk: Chunk = None,
+    step: StepWay = None,
     seconds: Annotated[float, typer.Option(min=1.0, help="How long to measure, about.")] = 10.0,
     data_dir: DataDir = None,
     as_json: Json = False,
@@ -321,7 +327,7 @@ def bench(
     experiment = load_experiment(file, overrides(settings))
     with terminal.err.status("starting") as status:
         report = measure(
-            experiment, workers=workers, data_dir=data_dir, seconds=seconds, chunk=chunk, say=status.update
+            experiment, workers=workers, data_dir=data_dir, seconds=seconds, chunk=chunk, step=step, say=status.update
         )
     if as_json:
         print(json.dumps(report.to_dict(), indent=2))
@@ -390,7 +396,7 @@ def draw_and_say(runs: Mapping[str, Sequence[RunRecord]], folder: Path, title: s
 def report_run(run: Run, folder: Path) -> None:
     """The end of a run: what it reached and where everything is."""
     best, last = run.best, run.last
-    words = [f"sent per client {terminal.size(run.sent_per_client)}"]
+    words = [f"sent per client {size(run.sent_per_client)}"]
     if (accuracy := best.get("test_accuracy")) is not None and accuracy == accuracy:
         words = [
             f"best accuracy [bold]{terminal.percent(accuracy)}[/] in round {best['round']:.0f}",

@@ -18,6 +18,7 @@ import tomli_w
 from gossamer.errors import ExperimentError, RunFolderError
 from gossamer.experiment import CATALOGS, Experiment, experiment_from, plain, read_toml
 from gossamer.parts import PYTHON_ONLY
+from gossamer.preparation import prepare
 from gossamer.runs.files import make_folder, write_text
 from gossamer.runs.folder import EXPERIMENT, RunFolder
 from gossamer.runs.record import RunRecord, read_run
@@ -29,7 +30,6 @@ from gossamer.simulation import (
     Run,
     Silent,
     check_options,
-    prepare,
     resume,
     same_experiment,
     simulate,

@@ -10,6 +10,7 @@ import importlib
 import inspect
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
@@ -26,6 +27,8 @@ T = TypeVar("T")
 
 #: How a file names a part that only the Python program that made it can express.
 PYTHON_ONLY = "python:"
+#: Modules whose code no user has written.
+NOT_THE_USERS = sys.stdlib_module_names | {"gossamer", "torch", "numpy", "scipy"}
 
 
 @dataclass_transform(frozen_default=True)
@@ -129,7 +132,45 @@ def own_code(kind: str) -> Iterator[None]:
     except GossamerError:
         raise
     except Exception as error:
-        raise ExperimentError(f"{kind}: it fails with {type(error).__name__}: {error}") from error
+        if is_lack_of_memory(error):
+            raise ExperimentError(f"{kind}: out of memory: it is too large for this machine ({error})") from error
+        raise ExperimentError(f"{kind}: it fails with {told(error)}") from error
+
+
+@contextmanager
+def called_back(where: str) -> Iterator[None]:
+    """Where a user's own code is called in the midst of ours: what goes wrong in it is told with its line, in one
+    message. Whatever does not come from a user's line is a bug, and keeps its traceback."""
+    try:
+        yield
+    except (GossamerError, MemoryError):
+        raise
+    except Exception as error:
+        if not users_line(error) or is_lack_of_memory(error):
+            raise
+        raise ExperimentError(f"{where}: {told(error)}") from error
+
+
+def told(error: Exception) -> str:
+    """What a user must know of an error: its kind, its words, and the line of their own code that it comes from."""
+    line = users_line(error)
+    return f"{type(error).__name__}: {error}" + (f" ({line})" if line else "")
+
+
+def users_line(error: Exception) -> str | None:
+    """The innermost line of a user's own code that an error has passed through, if it has."""
+    lines = [
+        f"{frame.f_code.co_filename}, line {number}, in {frame.f_code.co_name}"
+        for frame, number in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).partition(".")[0] not in NOT_THE_USERS
+    ]
+    return lines[-1] if lines else None
+
+
+def is_lack_of_memory(error: Exception) -> bool:
+    """Whether an error says that there is no more memory: torch has no exception of its own for a CPU's."""
+    words = str(error)
+    return isinstance(error, MemoryError) or "allocate memory" in words or "out of memory" in words
 
 
 def check_parameters(kind: str, name: str, maker: Callable[..., Any], parameters: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Running an experiment: from its description to live parts, round after round, to a `Run`.
+"""Running an experiment, round after round, to a `Run`.
 
 `simulate` is what the command line and a notebook both call.
 """
@@ -11,15 +11,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypedDict, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack, get_args
 
 import torch
 from torch import Tensor, nn
 
-from gossamer.data import Batches, Dataset, PartitionSummary, Samples, as_dataset, data_directory, split, summarise
+from gossamer.data import PartitionSummary
 from gossamer.engines import (
     How,
     OutOfMemory,
@@ -32,19 +32,20 @@ from gossamer.engines import (
     check_room,
     choose_plan,
 )
+from gossamer.engines.memory import state_size
 from gossamer.engines.threads import on_threads
 from gossamer.errors import DivergenceError, ExperimentError, RunFolderError
 from gossamer.experiment import Experiment, load_experiment
-from gossamer.fit import check_fit
-from gossamer.graphs import as_graph, check
+from gossamer.machine import usable_cores
 from gossamer.measure import Evaluator, consensus_distance
-from gossamer.methods import Setting, fitted, local_work
-from gossamer.models import VectorModel, build_model, make_module
-from gossamer.parts import own_code
-from gossamer.randomness import Purpose, torch_seed
+from gossamer.methods import local_work
+from gossamer.models import VectorModel
+from gossamer.parts import called_back, is_lack_of_memory
+from gossamer.preparation import Prepared, prepare
 from gossamer.runs.files import write_text
 from gossamer.runs.folder import BEST, EXPERIMENT, FINAL, RunFolder, read_lines, to_json
 from gossamer.startup import put_off_compiler
+from gossamer.words import counted, size
 from gossamer.workers import (
     Group,
     WorkerLost,
@@ -53,7 +54,6 @@ from gossamer.workers import (
     launched_from_outside,
     machines,
     restarted,
-    usable_cores,
 )
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ OnDivergence = Literal["stop", "continue"]
 Metrics = dict[str, Any]
 
 
-#: So much work a round must have for each worker, or they wait for each other longer than they work: see `busy`. With
-#: 100 clients of the curve in docs/scaling.md (2.4e7) one worker was faster than two, with 300 (7.1e7) slower.
-WORTH_A_WORKER = 3e7
+#: So much work a round must have for each worker, or a second one hardly helps: see `busy`. Two were 1.2 times as fast
+#: as one on W2 of docs/benchmarks.md (1.7e7), and 1.45 times with 100 clients of the curve in docs/scaling.md (2.4e7).
+WORTH_A_WORKER = 1e7
 
 
 class Options(TypedDict, total=False):
@@ -90,14 +90,6 @@ class Options(TypedDict, total=False):
     on_divergence: OnDivergence
     #: False: the clients' vectors are not gathered at the end, which takes the memory of one state.
     keep_vectors: bool
-
-
-class Prepared(NamedTuple):
-    """The live parts of an experiment, checked and fitting each other."""
-
-    experiment: Experiment
-    training: Training
-    partition: PartitionSummary
 
 
 class Observer(Protocol):
@@ -127,12 +119,16 @@ class Silent:
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM during a run; `folder`, if there is one, holds a checkpoint of `round` (0: none yet)."""
+    """Ctrl-C or SIGTERM during a run; `folder`, if there is one, holds a checkpoint of `round` (0: none yet).
 
-    def __init__(self, round: int, folder: Path | None) -> None:
+    If it came in the last round, `run` is what the run gave.
+    """
+
+    def __init__(self, round: int, folder: Path | None, run: "Run | None" = None) -> None:
         super().__init__()
         self.round = round
         self.folder = folder
+        self.run = run
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,62 +183,6 @@ class Run:
         return float(sum(line["bytes_per_client"] for line in self._history))
 
 
-def prepare(experiment: Experiment, data_dir: Path | None = None) -> Prepared:
-    """Turn an experiment into its live parts; whatever does not fit is refused here, before anything runs."""
-    device, dtype = as_device(experiment.device), getattr(torch, experiment.dtype)
-    with own_code("graph"):
-        network = as_graph(experiment.graph_or_default).bind(experiment.clients, experiment.seed)
-        check(network)
-    check_fit(experiment.method, network)
-    with own_code("dataset"):
-        dataset = on_device(as_dataset(experiment.dataset, data_directory(data_dir)), device)
-    if dataset.clients is not None:
-        if len(dataset.clients) != experiment.clients:
-            raise ExperimentError(
-                f"clients: the data set '{dataset.name}' comes with {len(dataset.clients)} clients, "
-                f"but the experiment says {experiment.clients}"
-            )
-        parts = list(dataset.clients)
-    else:
-        labels = dataset.train.targets.cpu().numpy()
-        with own_code("partition"):
-            parts = split(experiment.partition, labels, experiment.clients, experiment.seed)
-    with own_code("model"):
-        model = build_model(
-            lambda: make_module(experiment.model, dataset.shape, dataset.classes),
-            torch_seed(experiment.seed, Purpose.MODEL),
-            dtype,
-            device,
-        )
-    work = experiment.local_work
-    method = fitted(experiment.method, Setting(network.sample is not None, tuple(tuple(s) for s in model.shapes)))
-    refuse: Callable[[float, int], str | None] | None = getattr(method, "refuse", None)
-    if refuse is not None and (reason := refuse(experiment.lr, int(network.hears(0).max()))):
-        raise ExperimentError(f"lr: {reason}")
-    batches = Batches(parts, experiment.batch_size, work.epochs, work.steps, experiment.seed)
-    if getattr(method, "needs_equal_steps", False) and batches.steps.min() < batches.steps.max():
-        raise ExperimentError(
-            f"method: with these parameters every client must take the same number of local steps, but here they take "
-            f"{batches.steps.min()} to {batches.steps.max()}. Set local_steps, and give every client a sample."
-        )
-    own_decay: float | str = getattr(method, "weight_decay", "experiment")
-    training = Training(
-        method=method,
-        model=model,
-        loss=experiment.loss,
-        dataset=dataset,
-        batches=batches,
-        network=network,
-        rounds=experiment.rounds,
-        lr=experiment.lr,
-        lr_decay=experiment.lr_decay,
-        weight_decay=experiment.weight_decay if isinstance(own_decay, str) else own_decay,
-        clip=experiment.clip,
-        seed=experiment.seed,
-    )
-    return Prepared(experiment, training, summarise(parts, dataset.train.targets.cpu().numpy(), dataset.classes))
-
-
 def simulate(
     experiment: Experiment,
     *,
@@ -288,8 +228,9 @@ def _start(
     observer = observer or Silent()
     prepared = prepare(experiment, options.get("data_dir"))
     workers = number_of_workers(options.get("workers"), prepared, observer)
-    training, spill = prepared.training, Path(folder) if (folder := options.get("spill")) else None
-    check_room(training.method.init(training.model.initial), -(-experiment.clients // machines()), spill)
+    training, spill = prepared.training, Path(folder) if (folder := options.get("spill")) is not None else None
+    here = [-(-number // machines()) for number in (experiment.clients, workers)]
+    check_room(training.method.init(training.model.initial), here[0], spill, here[1])
     plan = None
     if not launched_from_outside():  # before the fork: measured and compiled once, for all workers
         plan = _plan(prepared.training, options, workers, RunFolder(path) if path and going_on else None, observer)
@@ -302,6 +243,8 @@ def _start(
             chosen = Plan.from_json(group.tell(mine.to_json() if group.first else ""))
         if chosen.step == "compiled":
             _preparing(speaker)("compiling local steps, or finding those of an earlier run")
+        if (wanted := options.get("step")) and wanted != chosen.step:
+            speaker.say(f"steps are {chosen.step}, not {wanted} as asked: {chosen.reason}")
         with _memory_errors(prepared, group):
             engine = Stacked(prepared.training, chosen, group, spill)
         folder, locked, past_rounds = None, nullcontext(), False
@@ -356,7 +299,8 @@ def number_of_workers(wanted: int | None, prepared: Prepared, observer: Observer
         raise ExperimentError("workers: on a GPU start one process for each with torchrun (see docs/scaling.md)")
     if number > 1 and not can_fork():
         raise ExperimentError(
-            "workers: this system cannot fork workers; start them with torchrun (see docs/scaling.md)"
+            "workers: they cannot be forked here (only on Linux, and not in a process of somebody's pool); leave "
+            "--workers out, or start them with torchrun (see docs/scaling.md)"
         )
     return number
 
@@ -412,16 +356,14 @@ def _memory_errors(prepared: Prepared, group: Group) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        words = str(error)
-        if not isinstance(error, MemoryError) and "allocate memory" not in words and "out of memory" not in words:
+        if not is_lack_of_memory(error):
             raise
         training = prepared.training
-        method, model = training.method, training.model
-        kept = sum(value.numel() * value.element_size() for value in method.init(model.initial).values())
-        state = kept * len(training.batches.parts) / 2**30
+        clients = len(training.batches.parts)
+        state = state_size(training.method.init(training.model.initial), clients)
         raise OutOfMemory(
-            f"out of memory: the state of {len(training.batches.parts)} clients takes {state:.1f} GiB over "
-            f"{group.size} worker{'s' if group.size > 1 else ''}, and a step needs more besides. A smaller chunk or "
+            f"out of memory: the state of {counted(clients, 'client')} takes {size(state)} over "
+            f"{counted(group.size, 'worker')}, and a step needs more besides. A smaller chunk or "
             "batch_size, fewer clients, more machines, or --spill FOLDER would help."
         ) from error
 
@@ -464,6 +406,8 @@ def check_options(options: Options) -> None:
         number = options.get(name)
         if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
             raise ExperimentError(f"{name}: should be a whole number, at least 1 (got {number!r})")
+    if options.get("spill") == "":
+        raise ExperimentError("spill: names no folder")
     for name, words in (("on_divergence", get_args(OnDivergence)), ("step", get_args(How))):
         word = options.get(name)
         if word is not None and word not in words:
@@ -497,8 +441,8 @@ class _Simulation:
         if self.folder:
             self.timings = [line for line in read_lines(self.folder.timings) if line["round"] <= len(past)]
         rounds = self.experiment.rounds
-        workers = f"{self.group.size} worker{'s' if self.group.size > 1 else ''}"
-        self.observer.start(self.prepared, f"on {workers}, {self.engine.plan}", len(past))
+        how = f"on {counted(self.group.size, 'worker')}, {self.engine.plan}"
+        self.observer.start(self.prepared, how, len(past))
         asked = self.experiment.local_epochs or self.experiment.local_steps
         if asked and (own := local_work(self.experiment.method)):
             unit, count = ("step", own.steps) if own.steps else ("epoch", own.epochs)
@@ -507,7 +451,8 @@ class _Simulation:
         try:
             with _StopSignals(self._say_stopping) as stopping, on_threads(1):
                 while done < rounds:
-                    report = self.engine.round(done, stopping.asked)
+                    with called_back(f"round {done + 1}"):
+                        report = self.engine.round(done, bool(stopping.asked))
                     if bool(report.broken.any()) and self.on_divergence == "stop":
                         diverged = self._divergence(done + 1, report)
                         break
@@ -515,7 +460,7 @@ class _Simulation:
                     done += 1
                     every = self.experiment.checkpoint_every
                     # Alone, one need not have been asked before the workers spoke to each other.
-                    stop = report.asked or (self.group.size == 1 and stopping.asked)
+                    stop = report.asked or (self.group.size == 1 and bool(stopping.asked))
                     if done == rounds or stop or (every and done % every == 0):
                         self._save(done)
                     if stop and done < rounds:
@@ -537,6 +482,8 @@ class _Simulation:
         run = self._result(diverged, average)
         if diverged:
             raise Diverged(diverged, run)
+        if stopping.asked and self.group.first:  # whoever has more to do than this run must hear of it
+            raise Interrupted(done, run.folder, run)
         return run
 
     def _save(self, done: int) -> None:
@@ -554,8 +501,9 @@ class _Simulation:
     def _record(self, round: int, report: RoundReport) -> None:
         """Measure a round and write it down."""
         started = time.perf_counter()
-        average = self.engine.average() if self._is_evaluated(round) else None
-        metrics = self._measure(round, report, average)
+        with called_back(f"evaluation after round {round}"):
+            average = self.engine.average() if self._is_evaluated(round) else None
+            metrics = self._measure(round, report, average)
         timings = {
             "round": round,
             "seconds_local": report.seconds_local,
@@ -641,12 +589,12 @@ class _Simulation:
         if self.group.size == 1:
             return own
         if not self.group.first:
-            self.group.swap({0: own.contiguous()}, {})()
+            self.group.swap({0: own.contiguous()}, {})
             return own
         everyone = own.new_empty((self.engine.clients, own.shape[1]))
         everyone[: len(own)] = own
         places = enumerate(self.engine.places[1:], start=1)
-        self.group.swap({}, {worker: everyone[place.start : place.stop] for worker, place in places})()
+        self.group.swap({}, {worker: everyone[place.start : place.stop] for worker, place in places})
         return everyone
 
 
@@ -671,33 +619,12 @@ def best_round(history: list[Metrics]) -> Metrics:
     return {}
 
 
-def as_device(name: str) -> torch.device:
-    """The torch device called `name`, if this machine has it."""
-    if name == "cuda" and launched_from_outside():
-        name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"  # one for each process of a machine
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device).cpu()  # there and back: the "meta" device holds nothing
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).split("\n")[0].split(". ")[0].removesuffix(".")
-        raise ExperimentError(f"device: '{name}' cannot be used here: {reason}. 'cpu' always can.") from None
-    return device
-
-
-def on_device(dataset: Dataset, device: torch.device) -> Dataset:
-    """All samples where the models are, so that no batch crosses over during training."""
-
-    def moved(samples: Samples) -> Samples:
-        return Samples(samples.inputs.to(device), samples.targets.to(device))
-
-    return replace(dataset, train=moved(dataset.train), test=moved(dataset.test))
-
-
 class _StopSignals:
     """Ctrl-C, and SIGTERM (a scheduler's "time is up"): the first stops a run after its round, the second at once."""
 
     def __init__(self, say: Callable[[], None]) -> None:
-        self.asked = False
+        #: The signal that came, if one did.
+        self.asked = 0
         self._say = say
         self._before: dict[int, Any] = {}
 
@@ -708,13 +635,16 @@ class _StopSignals:
                     self._before[number] = signal.signal(number, self._ask)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        if self.asked and kind is not None and not issubclass(kind, KeyboardInterrupt):
+            # Something else has ended the run, an observer who has seen enough, say: the signal is not lost with it.
+            signal.raise_signal(self.asked)
 
-    def _ask(self, *_: Any) -> None:
+    def _ask(self, number: int, *_: Any) -> None:
         if self.asked:
             raise KeyboardInterrupt
-        self.asked = True
+        self.asked = number
         with suppress(RuntimeError):  # it may have been in the middle of printing something else
             self._say()

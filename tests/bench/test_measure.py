@@ -11,6 +11,7 @@ from rich.console import Console
 from gossamer import Experiment, per_client
 from gossamer.bench import (
     LIMITS,
+    TURNS,
     BenchReport,
     EngineSpeed,
     LoopSpeed,
@@ -27,7 +28,7 @@ from gossamer.bench import (
 )
 from gossamer.errors import ExperimentError
 from gossamer.methods import METHODS
-from gossamer.simulation import prepare
+from gossamer.preparation import prepare
 from gossamer.terminal.bench_table import bench_view
 
 TINY = {"clients": 4, "local_steps": 2, "batch_size": 4, "rounds": 6, "model": "softmax"}
@@ -43,7 +44,7 @@ def shown(report):
 def measured():
     told = []
     report = measure(Experiment(method="dfedsam", **TINY), workers=2, seconds=0.06, say=told.append)
-    assert len(told) == 6  # the experiment, the limit, two loops, two engines
+    assert len(told) == 2 + 2 * TURNS + 2  # the experiment, the limit, two loops in turns, two engines
     return report
 
 
@@ -85,7 +86,14 @@ def made(**split):
     engine = EngineSpeed(2, "somehow", 100.0, seconds, rounds=3, start_up=1.0, peak_bytes=None)
     return BenchReport(
         **{"clients": 10, "parameters": 5, "batch": 8.0, "steps_per_round": 50.0, "gradients_per_step": 1},
-        **{"flops_per_gradient": 2e6, "matrix_rate": 1e9, "state_bytes": 200, "data_bytes": 100, "shortened": 3},
+        **{
+            "flops_per_gradient": 2e6,
+            "matrix_rate": 1e9,
+            "state_bytes": 200,
+            "data_bytes": 100,
+            "shortened": 3,
+            "others": 0.05,
+        },
         loops=(LoopSpeed(1, 50.0), LoopSpeed(2, 80.0)),
         engines=(engine,),
     )
@@ -105,6 +113,13 @@ def test_the_limit_is_what_takes_most_of_the_time(split, limit):
     report = made(**split)
     assert report.limit == limit
     assert limit in report.verdict
+
+
+def test_a_busy_machine_is_told():
+    busy = replace(made(), others=0.7)
+    assert "Something else" not in shown(made())
+    assert "Something else used 70 % of the cores" in " ".join(shown(busy).split())
+    assert busy.to_dict()["disturbed"] is True
 
 
 def test_ratios_and_shares_on_paper():

@@ -61,7 +61,7 @@ def test_the_table_of_edges():
 
 
 def test_a_contender_works_when_it_is_its_turn():
-    contender = Contender("N12", "loop")
+    contender = Contender("N12", "loop").ready()
     try:
         # A step is one batch of six samples through one layer of 784 to 10.
         assert contender.facts == {"steps": 60, "flops": 6 * 4 * 784 * 10}
@@ -91,7 +91,7 @@ def test_a_run_of_the_engine_tells_of_its_rounds_and_its_memory():
 
 def test_a_contender_that_fails_says_why():
     with pytest.raises(RuntimeError, match="KeyError: 'W9'"):
-        Contender("W9", "loop")
+        Contender("W9", "loop").ready()
 
 
 def test_workloads_of_any_size():

@@ -85,9 +85,12 @@ def test_two_nodes_give_the_record_of_one_process(
     run = ["-m", "gossamer", "run", *settings(), "--out", "r", "--verbose"]
     nodes = [launched.start([*LAUNCHER, *command, "--node-rank", str(node), *run]) for node in (0, 1)]
     expected = straight()
-    (first, out, err), (second, *silence) = (launched.wait(node) for node in nodes)
+    (first, out, err), (second, silence, lament) = (launched.wait(node) for node in nodes)
     assert (first, second) == (0, 0), err
-    assert silence == ["", ""]
+    assert silence == ""
+    # `torchrun` itself may find that the other node's has left a moment before it. The worker says nothing.
+    assert lament == "" or "Error waiting on exit barrier" in lament
+    assert "round" not in lament
     assert out.count("best accuracy") == 1
     assert err.count("round 3/3") == 1
     assert "on 2 workers" in err

@@ -8,7 +8,7 @@ from gossamer import Experiment
 from gossamer.engines import Stacked
 from gossamer.methods import METHODS
 from gossamer.methods.dispfl import active_counts
-from gossamer.simulation import prepare
+from gossamer.preparation import prepare
 from problems import graph_for, samples, tiny_net
 
 CLIENTS = 8

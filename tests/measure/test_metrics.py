@@ -39,6 +39,33 @@ def test_more_samples_than_one_evaluation_batch(monkeypatch: pytest.MonkeyPatch)
     torch.testing.assert_close(pieces.accuracy, whole.accuracy)
 
 
+class Watched(torch.nn.Module):
+    """A wide layer that keeps how many samples came at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.last, self.came = torch.nn.Linear(3, 500), torch.nn.Linear(500, 3), set[int]()
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.came.add(len(inputs))
+        scores: torch.Tensor = self.last(self.layer(inputs))
+        return scores
+
+
+@pytest.mark.parametrize("chunk", [1, 5])
+def test_of_a_wide_model_fewer_samples_are_evaluated_at_once(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    data, model = samples([60], seed=0), VectorModel(Watched().double())
+    vectors = torch.randn(5, model.size, dtype=torch.float64)
+    whole = Evaluator(model, CrossEntropy(), data, chunk).training(vectors)
+    monkeypatch.setattr("gossamer.measure.metrics.WIDTH", 7 * 500 * 8)
+    model.template.came.clear()
+    pieces = Evaluator(model, CrossEntropy(), data, chunk).training(vectors)
+    assert max(model.template.came) == 7
+    assert whole is not None
+    assert pieces is not None
+    torch.testing.assert_close(pieces.loss, whole.loss)
+
+
 def test_targets_that_are_no_classes_have_no_accuracy() -> None:
     data = per_client([([[1.0], [2.0]], [0.5, 1.5])], test=([[1.0]], [2.0]))
     model = VectorModel(torch.nn.Linear(1, 1))

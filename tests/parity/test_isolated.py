@@ -12,7 +12,7 @@ from gossamer.engines import Isolated, Plan, Stacked
 from gossamer.errors import GossamerError
 from gossamer.graphs import GRAPHS
 from gossamer.methods import METHODS, LocalGECL
-from gossamer.simulation import prepare
+from gossamer.preparation import prepare
 from problems import engine, graph_for, samples, tiny_net
 
 CLIENTS = 9

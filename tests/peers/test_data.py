@@ -21,7 +21,7 @@ from gossamer.experiment import Experiment
 from gossamer.peers.data import Described, _known, own_samples, peer_training, rehearse
 from gossamer.peers.kit import Kit
 from gossamer.peers.roster import Member, Roster
-from gossamer.simulation import prepare
+from gossamer.preparation import prepare
 
 RNG = np.random.default_rng(0)
 X = RNG.integers(0, 17, (30, 1, 8, 8), dtype=np.uint8)

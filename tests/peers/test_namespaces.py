@@ -19,7 +19,7 @@ from gossamer import Experiment, simulate
 from gossamer.measure import Evaluator
 from gossamer.peers.kit import write_kits
 from gossamer.peers.roster import Exchange, Member, Roster
-from gossamer.simulation import prepare
+from gossamer.preparation import prepare
 from networks import SECONDS, Process, traces_of
 
 PEERS = 5

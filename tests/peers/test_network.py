@@ -11,7 +11,7 @@ import torch
 from gossamer import Experiment, simulate
 from gossamer.peers.replay import replay
 from gossamer.peers.weather import Weather
-from gossamer.simulation import prepare
+from gossamer.preparation import prepare
 from networks import Process, make_kits, make_peers, replayed, run_together, state_of, traces_of
 
 PEERS = 5

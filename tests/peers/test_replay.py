@@ -14,7 +14,7 @@ from gossamer.engines.isolated import on_time, pushed_names
 from gossamer.errors import GossamerError
 from gossamer.methods import METHODS, LocalGECL, gossip_steps
 from gossamer.peers.replay import replay
-from gossamer.simulation import prepare
+from gossamer.preparation import prepare
 from problems import graph_for, samples, tiny_net
 
 PEERS, ROUNDS = 5, 6

@@ -1,5 +1,6 @@
 """Runs and comparisons from Python, as a notebook has them."""
 
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,46 @@ def test_an_interrupt_keeps_the_last_whole_round(tmp_path: Path) -> None:
     again = resume(tmp_path / "r")
     assert again.vectors.equal(straight.vectors)
     assert again.metrics.equals(straight.metrics)
+
+
+def test_steps_that_are_not_run_as_asked_are_told() -> None:
+    def drops(shape: tuple[int, ...], classes: int) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, classes))
+
+    listener = Stopper(after=0)
+    simulate(small(model=drops), step="traced", observer=listener)
+    assert [said for said in listener.said if said.startswith("steps are eager, not traced as asked: the model draws")]
+
+
+class Signal(Silent):
+    """Sends a signal when a round is over, and may have seen enough then."""
+
+    def __init__(self, number: int, after: int, enough: bool = False) -> None:
+        self.number, self.after, self.enough = number, after, enough
+
+    def round(self, metrics: dict[str, Any], timings: dict[str, Any]) -> None:
+        if metrics["round"] == self.after:
+            signal.raise_signal(self.number)
+            if self.enough:
+                raise LookupError("seen enough")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_the_last_round_is_not_lost(number: int, tmp_path: Path) -> None:
+    """The run is whole, and whoever has more to do hears of the signal."""
+    straight = simulate(small())
+    with pytest.raises(Interrupted) as stop:
+        simulate(small(), out=tmp_path / "r", observer=Signal(number, after=4))
+    assert stop.value.run is not None
+    assert stop.value.run.vectors.equal(straight.vectors)
+    assert (tmp_path / "r" / "final.safetensors").exists()
+
+
+def test_a_signal_is_not_lost_with_an_observer_who_ends_the_run() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        simulate(small(), observer=Signal(signal.SIGINT, after=2, enough=True))
+    with pytest.raises(LookupError):
+        simulate(small(), observer=Signal(signal.SIGCHLD, after=2, enough=True))  # not one that asks to stop
 
 
 def test_a_run_in_a_thread_of_its_own(tmp_path: Path) -> None:

@@ -3,15 +3,16 @@
 import pytest
 
 from gossamer import Experiment
-from gossamer.simulation import WORTH_A_WORKER, Silent, number_of_workers, prepare
+from gossamer.preparation import prepare
+from gossamer.simulation import WORTH_A_WORKER, Silent, number_of_workers
 
 
 @pytest.mark.parametrize(
     ("clients", "local_steps", "cores", "expected"),
     [
         (10, 1, 8, 1),  # 10 clients · 16 samples · 650 parameters: much less than is worth a worker
-        (10, 2000, 8, 6),  # 2.08e8
-        (10, 2000, 4, 4),
+        (10, 600, 8, 6),  # 6.2e7
+        (10, 600, 4, 4),
         (3, 20000, 8, 3),
     ],
 )
@@ -24,6 +25,6 @@ def test_by_default_one_for_each_core_that_has_enough_to_do(
         clients=clients, model="softmax", batch_size=16, local_steps=local_steps, partition="iid",
         dataset={"name": "digits", "train_samples": 16 * clients},
     )  # fmt: skip
-    assert WORTH_A_WORKER == 3e7
+    assert WORTH_A_WORKER == 1e7
     assert number_of_workers(None, prepare(described), Silent()) == expected
     assert number_of_workers(2, prepare(described), Silent()) == 2  # whoever says a number gets it

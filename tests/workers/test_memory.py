@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from gossamer import Experiment, GossamerError, resume, simulate
 from gossamer.data import Dataset, Samples, Scaling
 from gossamer.engines import Isolated, OutOfMemory, Plan, Stacked
-from gossamer.engines.memory import free_memory
+from gossamer.machine import free_memory
 from gossamer.methods import METHODS, DFedAvg, Local, Message, Round, State
-from gossamer.simulation import Diverged, Interrupted, Metrics, Run, Silent, prepare
+from gossamer.preparation import prepare
+from gossamer.simulation import Diverged, Interrupted, Metrics, Run, Silent
 from gossamer.workers import can_fork
 from problems import graph_for, samples, tiny_net
 
@@ -192,9 +193,9 @@ def test_an_interrupted_run_goes_on_from_its_last_checkpoint(lean: None, tmp_pat
 def test_a_state_in_a_file_is_the_same_state(name: str, tmp_path: Path) -> None:
     described = on_its_graph(name)
     kept = simulate(described, workers=1)
-    spilled = simulate(described, workers=1, chunk=2, spill=tmp_path / "a" / "place")
+    spilled = simulate(described, workers=1, chunk=2, spill=tmp_path / "place")
     torch.testing.assert_close(spilled.vectors, kept.vectors, rtol=0, atol=1e-10)
-    assert list((tmp_path / "a" / "place").iterdir()) == []  # the file has no name, and nothing is left of it
+    assert list((tmp_path / "place").iterdir()) == []  # the file has no name, and nothing is left of it
 
 
 @forks
@@ -219,7 +220,9 @@ def test_a_state_that_does_not_fit_is_refused_before_it_is_made(workers: int, tm
         model=lambda: nn.Sequential(nn.Linear(3, width), nn.Linear(width, 3)), local_epochs=None, local_steps=1,
         rounds=1,
     )  # fmt: skip
-    with pytest.raises(GossamerError, match=r"out of memory: .* GiB .*--spill FOLDER") as refusal:
+    with pytest.raises(
+        GossamerError, match=r"out of memory: .* GB on this machine, and a round about .*--spill FOLDER"
+    ) as refusal:
         simulate(described, workers=workers, out=tmp_path / "r", chunk=1)
     assert refusal.value.exit_code == 2
     assert isinstance(refusal.value, OutOfMemory)
@@ -228,8 +231,19 @@ def test_a_state_that_does_not_fit_is_refused_before_it_is_made(workers: int, tm
 
 def test_a_file_that_does_not_fit_is_refused_before_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gossamer.engines.memory.shutil.disk_usage", lambda _: SimpleNamespace(total=2000, free=1000))
-    with pytest.raises(OutOfMemory, match=r"--spill .*place: the clients' state takes .* GiB are free there"):
-        simulate(experiment(), spill=tmp_path / "a" / "place", out=tmp_path / "r")
+    with pytest.raises(OutOfMemory, match=r"--spill .*place: .* on this machine, and 1 kB are free there"):
+        simulate(experiment(), spill=tmp_path / "place", out=tmp_path / "r")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_folder_at_all_is_refused() -> None:
+    with pytest.raises(GossamerError, match=r"^spill: names no folder$"):
+        simulate(experiment(), spill="")
+
+
+def test_a_folder_that_was_mistyped_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(GossamerError, match=r"--spill .*place: there is no folder .*tmq. Make it first"):
+        simulate(experiment(), spill=tmp_path / "tmq" / "place", out=tmp_path / "r")
     assert list(tmp_path.iterdir()) == []
 
 

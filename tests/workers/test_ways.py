@@ -2,18 +2,22 @@
 
 import math
 import shutil
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from gossamer import Experiment, simulate
 from gossamer.data import Augmentation, Dataset, Samples, Scaling
+from gossamer.engines.fingerprint import fingerprint
 from gossamer.methods import DFedAvg, Local, Round, State
 from gossamer.methods.local import Gradient
-from gossamer.simulation import Metrics, Prepared, Run, Silent
+from gossamer.preparation import Prepared
+from gossamer.simulation import Metrics, Run, Silent
 from gossamer.workers import FailedApart, apart
 from problems import graph_for, samples, tiny_net
 
@@ -123,11 +127,11 @@ def test_compiled_steps(sizes: list[int], chunk: int, workers: int) -> None:
 
 @needs_compiler
 def test_a_damaged_library_is_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     described = experiment(dataset=samples([8] * 4, seed=1), model=lambda: nn.Linear(3, 3))
     # Apart, since a process that has loaded a library does not look at its file again.
     apart(lambda: str(run(described, chunk=4, step="compiled")))
-    libraries = list((tmp_path / "gossamer").glob("*.so"))
+    libraries = list((tmp_path / "gossamer" / "steps").glob("*.so"))
     assert libraries
     for library in libraries:
         library.write_bytes(library.read_bytes()[:20_000])  # to load this would end the process
@@ -135,7 +139,29 @@ def test_a_damaged_library_is_built_again(tmp_path: Path, monkeypatch: pytest.Mo
     mended = run(described, listener, chunk=4, step="compiled")
     assert_same(mended, run(described, chunk=1, step="eager"), 1e-10)
     assert listener.said == []
-    assert all(library.stat().st_size > 20_000 for library in (tmp_path / "gossamer").glob("*.so"))
+    assert all(library.stat().st_size > 20_000 for library in (tmp_path / "gossamer" / "steps").glob("*.so"))
+
+
+@needs_compiler
+def test_steps_of_known_code_are_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    recorded = []
+
+    def counting(work: Any) -> str:
+        recorded.append(work)
+        return apart(work)
+
+    monkeypatch.setattr("gossamer.engines.built.apart", counting)
+    known = experiment(dataset=samples([8] * 4, seed=1), model=lambda: nn.Linear(3, 3))
+    first = run(known, chunk=4, step="compiled")
+    assert len(recorded) == 1
+    assert_same(run(known, chunk=4, step="compiled"), first, 0)
+    assert len(recorded) == 1
+    # Somebody may have changed what has a known name: it is tried before it is taken.
+    usual = DFedAvg.step
+    monkeypatch.setattr(DFedAvg, "step", lambda self, *given: {"y": 0.5 * usual(self, *given)["y"]})
+    assert_same(run(known, chunk=4, step="compiled"), run(known, chunk=1, step="eager"), 1e-10)
+    assert len(recorded) == 2
 
 
 @needs_compiler
@@ -155,8 +181,8 @@ def test_where_nothing_can_be_built_apart_this_process_compiles(monkeypatch: pyt
 def test_a_long_run_says_what_it_measures_and_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A threshold of zero makes any run a long one."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for threshold in ("WORTH_MEASURING", "WORTH_COMPILING"):
-        monkeypatch.setattr(f"gossamer.engines.tuning.{threshold}", 0.0)
+    for threshold in ("tuning.WORTH_MEASURING", "trials.WORTH_COMPILING"):
+        monkeypatch.setattr(f"gossamer.engines.{threshold}", 0.0)
     described = experiment(dataset=samples([8] * 4, seed=1), model=lambda: nn.Linear(3, 3))
     plain = run(described, chunk=1, step="eager")
     for kept in (False, True):
@@ -165,6 +191,66 @@ def test_a_long_run_says_what_it_measures_and_compiles(tmp_path: Path, monkeypat
         assert any("measuring" in what for what in listener.prepared) == (not kept)
         assert "measured, per client and step" in listener.how
         assert ("kept from an earlier run" in listener.how) == kept
+
+
+class Own(nn.Linear):
+    """A user's own module: its code may have changed under the same name."""
+
+
+def hooked() -> nn.Module:
+    module = nn.Linear(3, 3)
+    module.register_forward_hook(lambda module, inputs, outputs: outputs)
+    return module
+
+
+@wraps(functional.cross_entropy)
+def disguised(outputs: Tensor, targets: Tensor) -> Tensor:
+    return outputs.sum(1) + targets
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [
+        Own(3, 3), nn.Sequential(nn.Linear(3, 3), Own(3, 3)), hooked(), lambda x: x, partial(torch.relu), [object()],
+        disguised, torch.vmap(functional.relu),
+    ],
+    ids=["own", "inside", "hook", "function", "partial", "object", "disguised", "wrapped"],
+)  # fmt: skip
+def test_what_a_user_wrote_has_no_fingerprint(thing: Any) -> None:
+    assert fingerprint(thing) is None
+
+
+def test_a_fingerprint_tells_things_apart() -> None:
+    frozen = nn.Linear(3, 3)
+    frozen.weight.requires_grad_(False)  # a constant of the step
+    things = [
+        nn.Linear(3, 3), nn.Linear(3, 4), nn.Linear(3, 3).double(), nn.Linear(3, 3).eval(), frozen,
+        nn.Sequential(nn.Linear(3, 3)),
+        nn.Dropout(0.1), nn.Dropout(0.2), DFedAvg(), torch.zeros(2), torch.ones(2),
+        1, 1.0, "1", None, [1, 2], (1, 2), {1: 2},
+    ]  # fmt: skip
+    names = [fingerprint(thing) for thing in things]
+    assert None not in names
+    assert len(set(names)) == len(things)
+    assert fingerprint(nn.Linear(3, 3)) == names[0]
+
+
+def test_a_layer_that_is_there_twice_is_not_two_layers() -> None:
+    a, b = nn.Linear(3, 3), nn.Linear(3, 3)
+    chains = [nn.Sequential(*layers) for layers in ((a, a, b), (a, b, b), (a, b, a), (a, b, nn.Linear(3, 3)))]
+    assert len({fingerprint(chain) for chain in chains}) == 4
+
+
+@needs_compiler
+def test_a_model_with_a_layer_that_is_there_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def twice() -> nn.Module:
+        layer = nn.Linear(3, 3)
+        return nn.Sequential(layer, nn.Tanh(), layer)
+
+    described = experiment(dataset=samples([8] * 4, seed=1), model=twice)
+    assert_same(run(described, chunk=4, step="compiled"), run(described, chunk=1, step="eager"), 1e-10)
 
 
 def colour_images(clients: int) -> Dataset:
@@ -190,6 +276,24 @@ def test_images_with_their_channels_last(dtype: str, lr: float) -> None:
         turned = run(described, listener, chunk=chunk, step=step, channels_last=True)
         assert "channels last" in listener.how
         assert_same(turned, plain, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("asked", [{}, {"chunk": 2}, {"chunk": 2, "channels_last": True}, {"step": "traced"}], ids=str)
+def test_what_is_not_asked_for_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("gossamer.engines.tuning.WORTH_MEASURING", 0.0)
+    described = experiment(dataset=colour_images(4), model=small_cnn)
+    listener = Listening()
+    found = run(described, listener, **asked)
+    assert_same(found, run(described, chunk=1, step="eager", channels_last=False), 1e-10)
+    assert "measured, per client and step" in listener.how
+    chosen = listener.how.partition(" (")[0]
+    assert f"{asked.get('chunk', '')} at a time" in chosen
+    assert asked.get("step", "steps") in chosen
+    if "channels_last" in asked:
+        assert "channels last" in chosen
 
 
 class Faster(DFedAvg):

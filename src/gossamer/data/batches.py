@@ -6,7 +6,7 @@ one batch are not shuffled: a batch has no order.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -155,18 +155,20 @@ class Gathered:
         with np.errstate(invalid="ignore"):  # who takes no step has no loss, not even zero
             self.shares = torch.from_numpy(seen / seen.sum(axis=0)).to(device=device, dtype=dtype)
 
-    def only(self, place: int) -> "Gathered":
-        """The steps of one of the clients. Cheaper than gathering them alone, which is mostly fixed cost."""
-        one = copy.copy(self)
-        one.steps = int((self._counts[:, place] > 0).sum())
-        one._clients = [self._clients[place]]
-        one._counts = self._counts[: one.steps, place : place + 1]
-        one._widths = one._counts[:, 0].tolist()
-        one._rows, one._weights, one.active, one.shares = (
-            values[: one.steps, place : place + 1] for values in (self._rows, self._weights, self.active, self.shares)
-        )
-        one.everyone = [True] * one.steps
-        return one
+    def apart(self) -> Iterator["Gathered"]:
+        """Each client's steps alone. Cheaper than gathering them so, which is mostly fixed cost."""
+        columns = (torch.split(values, 1, 1) for values in (self._rows, self._weights, self.active, self.shares))
+        lengths = (self._counts > 0).sum(axis=0).tolist()
+        for client, counts, steps, *tensors in zip(self._clients, self._counts.T, lengths, *columns, strict=True):
+            one = copy.copy(self)
+            one.steps, one._clients = steps, [client]
+            one._counts = counts[:steps, None]
+            one._widths = counts[:steps].tolist()
+            if steps < self.steps:
+                tensors = [values[:steps] for values in tensors]
+            one._rows, one._weights, one.active, one.shares = tensors
+            one.everyone = [True] * steps
+            yield one
 
     def whole(self, most_bytes: int) -> Batch | None:
         """All steps at once, [steps, clients, samples, ...], where all are alike and take little memory; else None."""

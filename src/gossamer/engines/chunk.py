@@ -10,7 +10,7 @@ compiled   the recorded operations are fused by torch's compiler, where there is
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from gossamer.data import Batch, Gathered
-from gossamer.engines.built import Given, build, can_build
+from gossamer.engines.built import Given, Step, build, can_build
 from gossamer.engines.client import (
     About,
     Differentiate,
@@ -32,7 +32,7 @@ from gossamer.engines.client import (
     with_functions,
     with_tape,
 )
-from gossamer.methods import Local, Message, State
+from gossamer.methods import Local, Message, State, gossip_steps
 from gossamer.randomness import Purpose, torch_seed
 from gossamer.workers import FailedApart
 
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from gossamer.engines.recorded import Recorded
 
 How = Literal["eager", "traced", "compiled"]
-Step = Callable[[State, Local, Batch, About, Tensor], tuple[Local, Tensor]]
 
 #: A step of one shape is recorded, and compiled if the plan says so, when it comes for this time.
 RECORD_AT = 3
 #: Shapes that are recorded, and compiled. Batches at the end of an epoch come in many, most steps in one or two.
 MOST_RECORDED, MOST_COMPILED = 16, 4
-#: Steps that are recorded as one piece, if the samples of all of them take no more than so many bytes.
-MOST_AT_ONCE, CACHED = 8, 8 << 20
+#: Steps that are recorded as one piece, of models with no more than so many numbers (what lies between the steps of
+#: larger ones does not show), if the samples of all of them take no more than so many bytes.
+MOST_AT_ONCE, MOST_NUMBERS, CACHED = 8, 500_000, 8 << 20
 
 
 class Plan(NamedTuple):
@@ -86,10 +86,12 @@ class Prepared(NamedTuple):
     about: About
     lr: Tensor
 
-    def only(self, place: int) -> "Prepared":
-        """The same of one of them."""
-        about = {name: rows[place : place + 1] for name, rows in self.about.items()}
-        return Prepared(self.clients[place : place + 1], self.batches.only(place), about, self.lr)
+    def apart(self) -> Iterator["Prepared"]:
+        """The same for each of them alone."""
+        facts = zip(*(torch.split(rows, 1) for rows in self.about.values()), strict=True)
+        for place, (batches, own) in enumerate(zip(self.batches.apart(), facts, strict=True)):
+            about = dict(zip(self.about, own, strict=True))
+            yield Prepared(self.clients[place : place + 1], batches, about, self.lr)
 
 
 class Outcome(NamedTuple):
@@ -121,6 +123,14 @@ class ChunkRunner:
         lr = self._model.initial.new_tensor(work.lr * work.lr_decay**index)
         return Prepared(clients, batches, about_clients(work, clients, index), lr)
 
+    def at_once(self, steps: int) -> bool:
+        """Whether so many steps are recorded as one piece."""
+        return self._records and 1 < steps <= MOST_AT_ONCE and self._model.size <= MOST_NUMBERS
+
+    @property
+    def _records(self) -> bool:
+        return self.plan.step != "eager" and not self.trouble and not self._model.draws_randomness
+
     def run(self, state: State, prepared: Prepared, index: int, most: int | None = None) -> Outcome:
         """These clients' round up to their messages; `most` cuts it short after so many steps, for a trial."""
         work, method = self.training, self.training.method
@@ -149,8 +159,7 @@ class ChunkRunner:
         """
         clients, gathered, _, lr = prepared
         alone = len(clients) == 1
-        recorded = self.plan.step != "eager" and not self.trouble and not self._model.draws_randomness
-        if recorded and most is None and 1 < gathered.steps <= MOST_AT_ONCE:
+        if most is None and self.at_once(gathered.steps):
             batch = gathered.whole(CACHED)
             if batch is not None:
                 if alone:
@@ -187,11 +196,11 @@ class ChunkRunner:
         shape = (alone, steps, batch.inputs.shape, *local)
         if shape in self._ready:
             return self._ready[shape](state, local, batch, about, lr)
-        if self.plan.step == "eager" or self.trouble or self._model.draws_randomness:
+        if not self._records:
             return self._eagerly(index, alone, steps)(state, local, batch, about, lr)
         self._seen[shape] += 1
         if self._seen[shape] == RECORD_AT and len(self._ready) < MOST_RECORDED:
-            self._get_ready(shape, partial(self._record, index, alone, steps), (state, local, batch, about, lr))
+            self._get_ready(shape, index, alone, steps, (state, local, batch, about, lr))
         step = self._ready.get(shape) or self._eagerly(index, alone, steps)
         return step(state, local, batch, about, lr)
 
@@ -210,18 +219,20 @@ class ChunkRunner:
 
         return one if alone else vmap(one, in_dims=(0, 0, 0, 0, None))
 
-    def _get_ready(self, shape: tuple[Any, ...], record: Callable[[Given], "Recorded"], given: Given) -> None:
+    def _get_ready(self, shape: tuple[Any, ...], index: int, alone: bool, steps: int | None, given: Given) -> None:
         """Record a step, and compile it if the plan says so: in another process, or in this one where that fails."""
+        record = partial(self._record, index, alone, steps)
         compiles = self.plan.step == "compiled" and self._compiled < MOST_COMPILED
         self._compiled += compiles
         if compiles and can_build(self._model.initial.device):
             with suppress(FailedApart):
-                self._ready[shape] = build(record, given)
+                as_written = self._eagerly(index, alone, steps)
+                self._ready[shape] = build(record, given, as_written, self._made_of(index, alone, steps))
                 return
         try:
             recorded = record(given)
         except Exception as error:  # whatever a user's own model or method may raise
-            self.trouble = f"a step cannot be recorded: {gist(error)}"
+            self.trouble = f"a step cannot be recorded, and is taken as written: {gist(error)}"
             return
         if compiles:
             try:
@@ -233,14 +244,21 @@ class ChunkRunner:
     def _record(self, index: int, alone: bool, steps: int | None, given: Given) -> "Recorded":
         from gossamer.engines.recorded import Recorded  # torch's tracer takes a while to import
 
-        # The next round, and the last: a step that changes at some round differs in one of them.
-        now, *others = (
-            Recorded(_in_a_row(self._as_step(at, alone), steps), given)
-            for at in (index, index + 1, max(index + 1, self.training.rounds - 1))
-        )
+        now, *others = (Recorded(_in_a_row(self._as_step(at, alone), steps), given) for at in self._compared(index))
         if not all(now.same_as(other) for other in others):
             raise ValueError("it depends on the number of the round")
         return now
+
+    def _compared(self, index: int) -> tuple[int, int, int]:
+        """This round, the next and the last: a step that changes at some round differs in one of them."""
+        return index, index + 1, max(index + 1, self.training.rounds - 1)
+
+    def _made_of(self, index: int, alone: bool, steps: int | None) -> list[Any]:
+        """All that a recording takes from elsewhere than its tensors."""
+        work = self.training
+        shares = [work.network.share(at * gossip_steps(work.method)) for at in self._compared(index)]
+        about = [work.dataset.scaling, work.weight_decay, work.clip, work.rounds, shares, alone, steps]
+        return [work.method, work.model.template, work.loss, *about]
 
 
 def _in_a_row(step: Step, steps: int | None) -> Step:

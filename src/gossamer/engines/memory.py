@@ -19,10 +19,15 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from gossamer.errors import GossamerError
+from gossamer.machine import free_memory
 from gossamer.methods import Message, Method, Round, State, mixes
+from gossamer.words import size
 
 #: Bytes of state on a machine up to which a second copy of it is kept.
 SMALL_STATE = 128 << 20
+#: What a round needs beside the state: so many models of each worker (gradients, what a step makes on its way,
+#: sums in double precision), and so many bytes (activations, libraries).
+MODELS_BESIDES, BYTES_BESIDES = 8, 256 << 20
 
 
 class OutOfMemory(GossamerError):
@@ -33,8 +38,8 @@ class Buffers:
     """The state of some clients, as rows, and the messages they send."""
 
     def __init__(self, initial: State, clients: int, spill: Path | None = None, workers_here: int = 1) -> None:
-        size = state_size(initial, clients * workers_here)  # the others of this machine own about as many
-        self.double = size <= SMALL_STATE and spill is None
+        here = state_size(initial, clients * workers_here)  # the others of this machine own about as many
+        self.double = here <= SMALL_STATE and spill is None
         self._spill = spill
         self._initial = initial
         self.front: State = {name: self._room(value, clients) for name, value in initial.items()}
@@ -124,22 +129,27 @@ def state_size(initial: State, clients: int) -> int:
     return clients * sum(value.numel() * value.element_size() for value in initial.values())
 
 
-def check_room(initial: State, clients: int, spill: Path | None) -> None:
+def check_room(initial: State, clients: int, spill: Path | None, workers: int = 1) -> None:
     """Refuse a state of so many clients that this machine has no room for, before anything else is done."""
-    size = state_size(initial, clients)
-    takes = f"the clients' state takes {size / 2**30:.1f} GiB on this machine"
+    needed, model = state_size(initial, clients), max(value.nbytes for value in initial.values())
+    besides = workers * MODELS_BESIDES * model + BYTES_BESIDES
+    takes = f"the clients' state takes {size(needed)} on this machine"
     if spill is not None:
-        there = next((path for path in (spill, *spill.absolute().parents) if path.is_dir()), Path("/"))
+        there = spill if spill.is_dir() else spill.absolute().parent
+        if spill.exists() and not spill.is_dir():
+            raise GossamerError(f"--spill {spill}: is not a folder")
+        if not there.is_dir():
+            raise GossamerError(f"--spill {spill}: there is no folder {there}. Make it first, if that is the place.")
         disk = shutil.disk_usage(there)
-        if disk.total and size > disk.free:  # what has no size at all is no disk: it will be told when it is written to
+        if disk.total and needed > disk.free:  # what has no size at all is no disk: it is told when it is written to
             raise OutOfMemory(
-                f"--spill {spill}: {takes}, and {disk.free / 2**30:.1f} GiB are free there. A folder on a larger disk, "
+                f"--spill {spill}: {takes}, and {size(disk.free)} are free there. A folder on a larger disk, "
                 "fewer clients or more machines would help."
             )
-    elif next(iter(initial.values())).device.type == "cpu" and size > (free := free_memory()):
+    elif next(iter(initial.values())).device.type == "cpu" and needed + besides > (free := free_memory()):
         raise OutOfMemory(
-            f"out of memory: {takes}, of which {free / 2**30:.1f} GiB are free. --spill FOLDER keeps it in a file "
-            "there instead."
+            f"out of memory: {takes}, and a round about {size(besides)} more; {size(free)} are free. --spill FOLDER "
+            "keeps the state in a file there instead."
         )
 
 
@@ -161,13 +171,13 @@ def _put(rows: Any, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
 def spilled(folder: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """A tensor in a file that has no name: it is gone when the process ends, however it ends."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        size = max(1, torch.Size(shape).numel() * dtype.itemsize)
+        folder.mkdir(exist_ok=True)
+        length = max(1, torch.Size(shape).numel() * dtype.itemsize)
         with tempfile.TemporaryFile(dir=folder) as file:
             if hasattr(os, "posix_fallocate"):  # a place that is missing is told now, and not by a signal later
-                os.posix_fallocate(file.fileno(), 0, size)
-            file.truncate(size)
-            memory = mmap.mmap(file.fileno(), size)
+                os.posix_fallocate(file.fileno(), 0, length)
+            file.truncate(length)
+            memory = mmap.mmap(file.fileno(), length)
     except OSError as error:
         raise GossamerError(f"--spill {folder}: cannot be written: {error.strerror or error}") from error
     return torch.frombuffer(memory, dtype=dtype, count=torch.Size(shape).numel()).view(shape)
@@ -196,14 +206,3 @@ class _Uses(TorchFunctionMode):
     ) -> Any:
         self.seen |= self._watched & {id(value) for value in tree_leaves((args, kwargs))}
         return function(*args, **(kwargs or {}))
-
-
-def free_memory() -> int:
-    """Bytes that can be used without swapping; a great many where the system does not tell."""
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return 1 << 62

@@ -18,8 +18,8 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from gossamer.data import Batch
-from gossamer.engines.built import Given, apiece, flat
-from gossamer.engines.processor import processor
+from gossamer.engines.built import Given, apiece, digest, flat, kept_steps, put
+from gossamer.machine import processor_and_features
 
 
 class Recorded:
@@ -70,25 +70,31 @@ class Recorded:
         """The same as a library, for CPUs; one that was built before on this machine is taken again."""
         tensors = apiece(given)
         about = [
-            torch.__version__, processor(), torch.get_num_threads(), self._graph.code,
+            torch.__version__, processor_and_features(), torch.get_num_threads(), self._graph.code,
             [(name, value.shape, value.dtype, _bytes(value)) for name, value in _constants(self._graph).items()],
             [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors],
         ]  # fmt: skip
-        from torch._inductor.runtime.cache_dir_utils import cache_dir
-
         name = hashlib.blake2b(repr(about).encode(), digest_size=16).hexdigest()
-        folder = Path(cache_dir()) / "gossamer"
-        folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / f"{name}.lock"):  # other workers need the same one at the same time
-            for path in folder.glob(f"{name}-*.so"):
-                if path.stem == f"{name}-{path.stat().st_size}":
-                    return path
-                path.unlink()  # cut off: to load it would end this process
-            for node in self._graph.graph.nodes:
-                node.meta.clear()  # the compiler finds out itself, and does not like to find it twice
-            with _one_compiler():
-                built = Path(torch._inductor.aot_compile(self._graph, tuple(tensors)))  # type: ignore[arg-type]
-            return built.replace(folder / f"{name}-{built.stat().st_size}.so")
+        folder = kept_steps()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with FileLock(folder / f"{name}.lock"):  # other workers need the same one at the same time
+                for path in folder.glob(f"{name}-*.so"):
+                    if path.stem == f"{name}-{digest(path)}":
+                        return path
+                    path.unlink()  # damaged: to load it would end this process
+                built = self._build(tensors)
+                path = folder / f"{name}-{digest(built)}.so"
+                put(path, built.read_bytes())
+                return path
+        except OSError:  # a folder that cannot be written to, say
+            return self._build(tensors)
+
+    def _build(self, tensors: list[Tensor]) -> Path:
+        for node in self._graph.graph.nodes:
+            node.meta.clear()  # the compiler finds out itself, and does not like to find it twice
+        with _one_compiler():
+            return Path(torch._inductor.aot_compile(self._graph, tuple(tensors)))  # type: ignore[arg-type]
 
 
 @contextmanager

@@ -17,12 +17,14 @@ from torch import Tensor
 from torch.func import vmap
 
 from gossamer.allocator import give_back, keep_freed_memory
-from gossamer.engines.chunk import MOST_AT_ONCE, RECORD_AT, ChunkRunner, Plan, Prepared
+from gossamer.engines.chunk import RECORD_AT, ChunkRunner, Plan, Prepared
 from gossamer.engines.client import About, Training, about_client, about_clients, full_gradient, this_round
 from gossamer.engines.memory import Buffers, unread_by_receive
 from gossamer.engines.threads import on_threads
 from gossamer.methods import Message, Operator, Round, State, gossip_steps
 from gossamer.mixing import Mixer, Traffic
+from gossamer.parts import called_back
+from gossamer.sums import sum_rows
 from gossamer.workers import ALONE, Group, shares
 
 #: Below this many parameters a step is mostly overhead, which clients under `vmap` share.
@@ -141,18 +143,17 @@ class Stacked:
     def average(self) -> Tensor:
         """The average model of all clients; where they carry push-sum weights, they count by these."""
         weigh = getattr(self.training.method, "weight", None)
-        # In double precision, so that the order of the sum, and with it the number of workers, makes no difference.
-        total = torch.zeros_like(self.training.model.initial, dtype=torch.float64)
-        weight = torch.zeros((), dtype=torch.float64, device=self.device)
+        summed = torch.zeros(self.training.model.size + 1, dtype=torch.float64, device=self.device)
+        total, weight = summed[:-1], summed[-1:]  # in one piece, so that workers add both up with one word
         for rows, vectors in zip(self._blocks(), self.model_blocks(), strict=True):
-            if weigh is None:
-                total += vectors.sum(0, dtype=torch.float64)
-                continue
-            weights: Tensor = vmap(weigh)({name: value[rows] for name, value in self.state.items()})
-            total += (weights.double()[:, None] * vectors).sum(0)
-            weight += weights.sum(dtype=torch.float64)
-        summed = self.group.sum(torch.cat([total, weight[None]]))
-        return (summed[:-1] / (self.clients if weigh is None else summed[-1])).to(self.dtype)
+            weights: Tensor | None = None
+            if weigh is not None:
+                weights = vmap(weigh)({name: value[rows] for name, value in self.state.items()})
+                weight += weights.sum(dtype=torch.float64)
+            sum_rows(vectors, weights, onto=total)
+        self.group.sum(summed)
+        total /= self.clients if weigh is None else weight
+        return total.to(self.dtype)
 
     def _open(self, method: Any, traffic: Traffic) -> None:
         """The exchange before the first round, for a method that has one."""
@@ -211,14 +212,16 @@ class Stacked:
         for prepared in self._chunks(clients, index):
             chunk = prepared.clients
             rows = _as_index(chunk - self.own.start)
-            outcome = self.runner.run({name: value[rows] for name, value in self.state.items()}, prepared, index)
+            state = {name: value[rows] for name, value in self.state.items()}
+            with called_back(f"round {index + 1}, {_named(chunk)}"):
+                outcome = self.runner.run(state, prepared, index)
             losses[rows] = outcome.losses
             # Summed here, while the messages are in the cache: a sum is finite just if everything in it is, or nearly.
             sums[rows] = sum(value.reshape(len(chunk), -1).sum(1) for value in outcome.message.values())
             if aliases is None:
                 aliases = self._aliases(outcome.message, index)
             self._buffers.keep(rows, outcome.state, outcome.message, aliases)
-            del outcome, prepared
+            del outcome, prepared, state
         if aliases is None:  # a server called others only: nobody here sends, but all take part in the mixing
             silent = self._silent_message(index)
             self._buffers.expect(silent, self._aliases(silent, index))
@@ -242,7 +245,11 @@ class Stacked:
             self.training.model.template.train()
             for size in {len(some) for some in _split(clients, self.plan.chunk)}:
                 prepared = next(self._chunks(clients[-size:], 0))
-                for most in [RECORD_AT] if prepared.batches.steps > MOST_AT_ONCE else [None] * RECORD_AT:
+                steps = prepared.batches.steps
+                whole = steps < RECORD_AT or self.runner.at_once(steps)
+                # To compile takes long and is better done here than in a round: also for the last batch of an epoch.
+                often = whole or self.plan.step == "compiled"
+                for most in [None] * RECORD_AT if often else [RECORD_AT]:
                     self.runner.run(initial_rows(self.training, size), prepared, 0, most)
         give_back()  # the first of them were taken as written, which needs the most
 
@@ -265,7 +272,7 @@ class Stacked:
         for some in _split(clients, PREPARED if alone else self.plan.chunk):
             prepared = self.runner.prepare(some, index)
             if alone:
-                yield from (prepared.only(place) for place in range(len(some)))
+                yield from prepared.apart()
             else:
                 yield prepared
 
@@ -329,6 +336,16 @@ def initial_rows(training: Training, clients: int) -> State:
     return {name: value.expand(clients, *value.shape).clone() for name, value in initial.items()}
 
 
+def _named(clients: np.ndarray) -> str:
+    """Some clients, in words.
+
+    >>> _named(np.array([3])), _named(np.array([3, 4, 5]))
+    ('client 3', 'one of the clients 3 to 5')
+    """
+    first, last = clients.min(), clients.max()
+    return f"client {first}" if first == last else f"one of the clients {first} to {last}"
+
+
 def _split(clients: np.ndarray, most: int) -> list[np.ndarray]:
     """The clients in pieces of about the same size."""
     return np.array_split(clients, -(-len(clients) // most)) if len(clients) else []
@@ -336,6 +353,6 @@ def _split(clients: np.ndarray, most: int) -> list[np.ndarray]:
 
 def _as_index(rows: np.ndarray) -> slice | Tensor:
     """A stretch of rows as a slice, which reads without copying; other rows as they are."""
-    if len(rows) == rows[-1] - rows[0] + 1 and (np.diff(rows) == 1).all():
+    if len(rows) == 1 or (len(rows) == rows[-1] - rows[0] + 1 and (np.diff(rows) == 1).all()):
         return slice(int(rows[0]), int(rows[-1]) + 1)
     return torch.as_tensor(rows)

@@ -14,6 +14,7 @@ from scipy.spatial import KDTree
 from gossamer.errors import GraphError
 from gossamer.graphs.network import Network, links
 from gossamer.graphs.spectrum import GraphSummary, summarise
+from gossamer.words import counted
 
 SUFFIXES = (".png", ".svg", ".pdf")
 PANELS = 4
@@ -67,14 +68,10 @@ def _title(network: Network, summary: GraphSummary, panels: int) -> tuple[str, s
     elif summary.contraction:
         facts.append(f"effective λ = {summary.contraction:.3f} per step")
     if summary.exact_after is not None:
-        facts.append(f"exact mean after {_count(summary.exact_after, 'step')}")
+        facts.append(f"exact mean after {counted(summary.exact_after, 'step')}")
     elif summary.rounds_to_tenth is not None:
-        facts.append(f"a tenth of the disagreement after {_count(summary.rounds_to_tenth, 'step')}")
-    return f"{network.name} · {_count(network.clients, 'client')}", " · ".join(facts)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' if number != 1 else ''}"
+        facts.append(f"a tenth of the disagreement after {counted(summary.rounds_to_tenth, 'step')}")
+    return f"{network.name} · {counted(network.clients, 'client')}", " · ".join(facts)
 
 
 def _places(network: Network) -> Array:

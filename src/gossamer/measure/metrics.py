@@ -1,6 +1,7 @@
 """What is measured of a round: how good the models are, how far they are apart."""
 
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -8,11 +9,16 @@ from torch import Tensor
 from torch.func import vmap
 
 from gossamer.data import Dataset, Samples
+from gossamer.measure.widths import widest
 from gossamer.models import Loss, VectorModel, sample_losses
+from gossamer.sums import sum_rows
 from gossamer.workers import ALONE, Group
 
-#: Samples evaluated at once: large enough for long matrix products, small enough for images in float32.
-EVALUATION_BATCH = 1000
+#: Samples evaluated at once, at most: large enough for long matrix products. Of wide models fewer, so that the widest
+#: layer of one takes no more than so many bytes, and of all that are evaluated together so many times as much.
+EVALUATION_BATCH, WIDTH, MODELS = 1000, 64 << 20, 4
+#: Samples on which the width is found.
+PROBE = 4
 
 
 class Quality(NamedTuple):
@@ -32,6 +38,25 @@ class Evaluator:
         self._chunk = chunk
         self._group = group
 
+    @cached_property
+    def _batch(self) -> int:
+        """Samples evaluated at once. The same for any number of workers and models, so that sums are, too."""
+        return max(1, min(EVALUATION_BATCH, WIDTH // self._sample_bytes))
+
+    @cached_property
+    def _models(self) -> int:
+        """Models evaluated at once."""
+        return max(1, min(self._chunk, MODELS * WIDTH // (self._batch * self._sample_bytes)))
+
+    @cached_property
+    def _sample_bytes(self) -> int:
+        """What the widest layer of one model takes for one sample."""
+        samples = max(self._dataset.test, self._dataset.train, key=len)
+        initial, some = self._model.initial, samples.inputs[:PROBE]
+        if len(some) < PROBE:
+            return 1
+        return widest(self._model, self._dataset.scaling.apply(some, initial.dtype)) * initial.element_size()
+
     def test(self, vectors: Tensor, together: bool = False) -> Quality | None:
         """Quality of each row on the test samples; None if there are none.
 
@@ -47,16 +72,16 @@ class Evaluator:
         if not len(samples):
             return None
         self._model.template.eval()
-        starts = range(0, len(samples), EVALUATION_BATCH)
+        starts = range(0, len(samples), self._batch)
         # Each batch has its place, and they are added up at the end: in the same order whoever computed them.
         sums = torch.zeros(len(starts), 2, len(vectors), dtype=torch.float64, device=vectors.device)
         with torch.no_grad():
             for number in range(group.rank, len(starts), group.size):
-                batch = slice(starts[number], starts[number] + EVALUATION_BATCH)
+                batch = slice(starts[number], starts[number] + self._batch)
                 inputs = self._dataset.scaling.apply(samples.inputs[batch], vectors.dtype)
                 targets = samples.targets[batch]
-                for first in range(0, len(vectors), self._chunk):
-                    rows = slice(first, first + self._chunk)
+                for first in range(0, len(vectors), self._models):
+                    rows = slice(first, first + self._models)
                     sums[number, :, rows] = self._sums(vectors[rows], inputs, targets)
         return Quality(*(group.sum(sums).sum(0) / len(samples)))
 
@@ -82,8 +107,10 @@ def consensus_distance(blocks: Callable[[], Iterable[Tensor]], own: range, clien
     >>> consensus_distance(lambda: [torch.tensor([[0.0, 1.0], [2.0, 1.0]])], range(2), clients=2)
     1.0
     """
-    # In double precision, so that the order of the sum, and with it the number of workers, makes no difference.
-    total: Tensor = sum(rows.sum(0, dtype=torch.float64) for rows in blocks())  # type: ignore[assignment]
-    mean = group.sum(total) / clients
-    apart = [(row - mean.to(row.dtype)).square_().sum(dtype=torch.float64) for rows in blocks() for row in rows]
+    total: Tensor | None = None
+    for rows in blocks():
+        total = sum_rows(rows, onto=total)
+    assert total is not None, "no worker is without clients"
+    mean = group.sum(total).div_(clients).to(rows.dtype)
+    apart = [(row - mean).square_().sum(dtype=torch.float64) for rows in blocks() for row in rows]
     return float(group.collect(torch.stack(apart), own, clients).sum()) / clients

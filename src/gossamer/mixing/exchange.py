@@ -19,7 +19,9 @@ from gossamer.workers import Group
 #: Bytes of a block of columns: small enough for a core's cache, so that a row is fetched from memory once.
 CACHE_BLOCK = 2 << 20
 #: Bytes that cross at once: large enough that the way there does not matter, small enough to hold beside the state.
-CROSSING_BLOCK = 2 << 20
+CROSSING_BLOCK = 1 << 20
+#: Columns that cross at once at least, however many rows there are: a few lines of a processor's cache.
+LEAST = 32
 
 
 class Give(NamedTuple):
@@ -70,7 +72,7 @@ class Exchange:
         if not rows.shape[1]:
             return
         arriving, size, columns = sum(self.takes.values()), rows.element_size(), rows.shape[1]
-        wide = min(columns, max(1, CROSSING_BLOCK // (self.crossing * size))) if self.crossing else columns
+        wide = min(columns, max(LEAST, CROSSING_BLOCK // (self.crossing * size))) if self.crossing else columns
         narrow = min(wide, max(64, CACHE_BLOCK // (self.matrix.shape[1] * size)))
         product = Product(self.matrix, rows)
         partial = {give.worker: Product(give.sums, rows) for give in self.gives if give.sums is not None}
@@ -92,7 +94,7 @@ class Exchange:
             for worker, count in self.takes.items():
                 shelves[worker] = arrived[first : first + count]
                 first += count
-            group.swap(parcels, shelves)()
+            group.swap(parcels, shelves)
             for left in range(0, width, narrow):
                 right = min(left + narrow, width)
                 near, far = block[:, left:right], arrived[:, left:right]

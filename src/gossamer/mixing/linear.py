@@ -11,11 +11,14 @@ from torch import Tensor
 from gossamer.graphs import Network
 from gossamer.methods import Message, Method, Operator, mixes, travelling
 from gossamer.mixing.exchange import Exchange
+from gossamer.sums import sum_rows
 from gossamer.workers import ALONE, Group
 
 Losses = np.ndarray | None
 #: Plans kept for graphs that repeat: a static one has one for each operator.
 PLANS = 64
+#: Numbers of the messages to a server that are gathered at once.
+GATHERED = 1 << 20
 
 
 def operator_matrix(network: Network, operator: Operator, step: int, losses: Losses = None) -> sparse.csr_array:
@@ -66,9 +69,11 @@ class Mixer:
         called = self._network.participants(step)
         assert called is not None
         here = called[(called >= self._own.start) & (called < self._own.stop)] - self._own.start
-        # In double precision, so that the order of the sum, and with it the number of workers, makes no difference.
-        total = rows[torch.as_tensor(here, device=rows.device)].sum(0, dtype=torch.float64)
-        return (self._group.sum(total) / len(called)).to(rows.dtype)
+        flat = rows.view(len(rows), -1)
+        total = torch.zeros(flat.shape[1], dtype=torch.float64, device=rows.device)
+        for some in torch.split(torch.as_tensor(here, device=rows.device), max(1, GATHERED // max(1, flat.shape[1]))):
+            total += sum_rows(flat[some])
+        return (self._group.sum(total) / len(called)).to(rows.dtype).view(rows.shape[1:])
 
     def _plan(self, operator: Operator, step: int, losses: Losses) -> Exchange:
         period = self._network.period

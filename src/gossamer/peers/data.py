@@ -48,8 +48,8 @@ from gossamer.models import CrossEntropy
 from gossamer.parts import import_dotted, own_code, part
 from gossamer.peers.kit import Kit
 from gossamer.peers.roster import EXPERIMENT_DATA
+from gossamer.preparation import prepare
 from gossamer.randomness import Purpose, generator
-from gossamer.simulation import prepare
 
 ARRAYS = ("x", "y", "x_test", "y_test")
 IDX_TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")

@@ -23,8 +23,8 @@ from gossamer.peers.journal import Journal, under
 from gossamer.peers.kit import NETWORK, KitError, kits_in
 from gossamer.peers.mass import given
 from gossamer.peers.roster import EXPERIMENT_DATA, Roster, load_kit_roster
+from gossamer.preparation import prepare
 from gossamer.runs.folder import EXPERIMENT, FINAL, RunFolder, read_lines
-from gossamer.simulation import prepare
 
 #: How far apart the same arithmetic may end, by the numbers that models are made of.
 SAME = {"float32": 1e-5, "float64": 1e-10}

@@ -1,6 +1,6 @@
 """What a person sees in the terminal."""
 
-from gossamer.terminal.console import err, number, out, percent, say_where, size
+from gossamer.terminal.console import err, number, out, percent, say_where
 from gossamer.terminal.progress import Watching, make_observer, tensorboard_observer, watching
 from gossamer.terminal.tables import catalog_list, graph_table, method_list, results_markdown, results_table, run_table
 
@@ -18,7 +18,6 @@ __all__ = [
     "results_table",
     "run_table",
     "say_where",
-    "size",
     "tensorboard_observer",
     "watching",
 ]

@@ -7,8 +7,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gossamer.bench import BenchReport, counted, machine
-from gossamer.terminal.console import size
+from gossamer.bench import BenchReport, machine
+from gossamer.machine import usable_cores
+from gossamer.words import counted, size
 
 
 def bench_view(report: BenchReport) -> RenderableType:
@@ -19,6 +20,7 @@ def bench_view(report: BenchReport) -> RenderableType:
         *_how(report),
         *_time(report),
         *_memory(report),
+        *_disturbed(report),
         "",
         Text(f"→ {report.verdict}", style="bold"),
     )
@@ -27,7 +29,7 @@ def bench_view(report: BenchReport) -> RenderableType:
 def _about(report: BenchReport) -> Iterator[RenderableType]:
     here = machine()
     rate = f"{report.matrix_rate / 1e9:.3g} GFLOP/s in matrix products on one core"
-    yield Text(f"{here['processor']}, {here['cores']} cores, torch {here['torch']}: {rate}", style="dim")
+    yield Text(f"{here['processor']}, {counted(usable_cores(), 'core')}, torch {here['torch']}: {rate}", style="dim")
     shape = f"{report.clients:,} clients, {report.parameters:,} parameters, mini-batches of {report.batch:.3g}"
     yield Text(f"{shape}, {report.steps_per_round:,.0f} local steps in a round", style="dim")
     if report.gradients_per_step > 1:
@@ -78,3 +80,9 @@ def _memory(report: BenchReport) -> Iterator[RenderableType]:
         if engine.peak_bytes is not None
     ]
     yield Text(f"Memory: {needed}; at most in use: {', '.join(peaks) if peaks else 'not known on this system'}.")
+
+
+def _disturbed(report: BenchReport) -> Iterator[RenderableType]:
+    if report.disturbed:
+        words = f"Something else used {100 * (report.others or 0):.0f} % of the cores meanwhile."
+        yield Text(f"{words} Do not trust these figures; measure again when the machine is quiet.", style="yellow")

@@ -28,17 +28,3 @@ def percent(value: float | None, spread: float | None = None) -> str:
 def number(value: float | None) -> str:
     """A measured number, to three digits."""
     return "–" if value is None or value != value else f"{value:.3g}"
-
-
-def size(count: float) -> str:
-    """Bytes as a person reads them.
-
-    >>> size(1536), size(5_300_000_000)
-    ('1.54 kB', '5.3 GB')
-    """
-    value = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.3g} TB"

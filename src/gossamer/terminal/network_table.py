@@ -12,7 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from gossamer.terminal.console import percent, size
+from gossamer.terminal.console import percent
+from gossamer.words import size
 
 if TYPE_CHECKING:
     from gossamer.peers.demo import Ended

@@ -14,7 +14,8 @@ from rich.segment import ControlType
 from rich.text import Text
 
 from gossamer.errors import ExperimentError
-from gossamer.simulation import Metrics, Observer, Prepared
+from gossamer.preparation import Prepared
+from gossamer.simulation import Metrics, Observer
 from gossamer.terminal.console import err, percent
 
 

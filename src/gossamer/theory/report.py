@@ -14,7 +14,7 @@ from gossamer.errors import ExperimentError
 from gossamer.experiment import Experiment
 from gossamer.graphs import GraphSummary, summarise
 from gossamer.methods import DFedADMM, gossip_steps
-from gossamer.simulation import prepare
+from gossamer.preparation import prepare
 from gossamer.theory.bounds import (
     DFEDSAM,
     LOCAL_G_ECL,

@@ -2,7 +2,7 @@
 
 from gossamer.workers.forks import FailedApart, apart, can_fork
 from gossamer.workers.group import ALONE, Group, WorkerLost
-from gossamer.workers.launch import as_group, first_process, launched_from_outside, machines, restarted, usable_cores
+from gossamer.workers.launch import as_group, first_process, launched_from_outside, machines, restarted
 from gossamer.workers.shares import shares
 
 __all__ = [
@@ -18,5 +18,4 @@ __all__ = [
     "machines",
     "restarted",
     "shares",
-    "usable_cores",
 ]

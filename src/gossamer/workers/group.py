@@ -1,7 +1,8 @@
-"""What the workers of a run say to each other, all of it through `torch.distributed`.
+"""What the workers of a run say to each other.
 
 Every worker runs the same program on its own clients; `Group` is all that it knows of the others. Alone, there is
-nobody to talk to, and every word is free.
+nobody to talk to, and every word is free. Workers that a launcher has started, on one or many machines, talk through
+`torch.distributed`; those that one process has forked, through the memory they share (`board.py`).
 """
 
 from collections.abc import Callable, Mapping
@@ -31,25 +32,31 @@ class Group:
     size = 1
     #: How many of the workers share this one's machine.
     here = 1
+    device = torch.device("cpu")
 
     def sum(self, values: Tensor) -> Tensor:
         """The sum of everyone's tensor, in place."""
         return values
 
-    def swap(self, gives: Mapping[int, Tensor], takes: Mapping[int, Tensor]) -> Callable[[], None]:
-        """Start to send tensors to some workers and to fill tensors from some; call what is returned to wait."""
-        return _nothing_to_wait_for
-
-    def tell(self, words: str) -> str:
-        """The words of the first worker, heard by all."""
-        return words
-
-    def any(self, flag: bool) -> bool:
-        """Whether any worker says yes."""
-        return flag
+    def swap(self, gives: Mapping[int, Tensor], takes: Mapping[int, Tensor]) -> None:
+        """Send tensors to some workers, and fill tensors from some. All call it together."""
 
     def meet(self) -> None:
         """Wait until everyone is here."""
+        self.sum(torch.zeros(1, device=self.device))
+
+    def any(self, flag: bool) -> bool:
+        """Whether any worker says yes."""
+        return bool(self.sum(torch.tensor([float(flag)], device=self.device)) > 0)
+
+    def tell(self, words: str) -> str:
+        """The words of the first worker, heard by all."""
+        # Sent as bytes, to which the others add nothing: torch's own way to send objects is to pickle them.
+        said = torch.tensor(list(words.encode()) if self.first else [], dtype=torch.uint8, device=self.device)
+        length = int(self.sum(torch.tensor([len(said)], device=self.device)))
+        if not self.first:
+            said = torch.zeros(length, dtype=torch.uint8, device=self.device)
+        return bytes(self.sum(said).cpu().numpy()).decode()
 
     @property
     def first(self) -> bool:
@@ -70,7 +77,7 @@ ALONE = Group()
 
 
 class Distributed(Group):
-    """A group of processes on one or many machines: gloo on CPUs, nccl on GPUs."""
+    """Processes that a launcher has started, on one or many machines: gloo on CPUs, nccl on GPUs."""
 
     def __init__(self, rank: int, size: int, device: torch.device, **how: Any) -> None:
         self.rank, self.size, self.here, self.device = rank, size, size, device
@@ -84,34 +91,12 @@ class Distributed(Group):
         self._say(lambda: dist.all_reduce(values))
         return values
 
-    def swap(self, gives: Mapping[int, Tensor], takes: Mapping[int, Tensor]) -> Callable[[], None]:
+    def swap(self, gives: Mapping[int, Tensor], takes: Mapping[int, Tensor]) -> None:
         talk = [dist.P2POp(dist.isend, tensor, worker) for worker, tensor in gives.items() if tensor.numel()]
         talk += [dist.P2POp(dist.irecv, tensor, worker) for worker, tensor in takes.items() if tensor.numel()]
-        if not talk:
-            return _nothing_to_wait_for
-        waits = self._say(lambda: dist.batch_isend_irecv(talk))
-
-        def wait() -> None:
-            for each in waits:
+        if talk:
+            for each in self._say(lambda: dist.batch_isend_irecv(talk)):
                 self._say(each.wait)
-
-        return wait
-
-    def tell(self, words: str) -> str:
-        # Sent as bytes: the library's own way to send objects is to pickle them.
-        said = torch.frombuffer(bytearray(words.encode() or b" "), dtype=torch.uint8).to(self.device)
-        length = torch.tensor([len(said)], device=self.device)
-        self._say(lambda: dist.broadcast(length, 0))
-        if self.rank:
-            said = torch.empty(int(length), dtype=torch.uint8, device=self.device)
-        self._say(lambda: dist.broadcast(said, 0))
-        return bytes(said.cpu().numpy()).decode()
-
-    def any(self, flag: bool) -> bool:
-        return bool(self.sum(torch.tensor([float(flag)], device=self.device)) > 0)
-
-    def meet(self) -> None:
-        self.sum(torch.zeros(1, device=self.device))
 
     def close(self) -> None:
         """Leave the group, so that this process may join another one later."""
@@ -125,9 +110,6 @@ class Distributed(Group):
             raise WorkerLost(
                 f"worker {self.rank} of {self.size} lost touch with another worker: {_gist(error)}"
             ) from error
-
-
-def _nothing_to_wait_for() -> None: ...
 
 
 def _gist(error: Exception) -> str:

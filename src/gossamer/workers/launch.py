@@ -10,7 +10,6 @@ import multiprocessing
 import os
 import secrets
 import signal
-import tempfile
 import threading
 import time
 import traceback
@@ -28,6 +27,7 @@ from torch.distributed.rendezvous import rendezvous
 from gossamer.allocator import give_back
 from gossamer.errors import DivergenceError, GossamerError
 from gossamer.orphans import die_with
+from gossamer.workers.board import Board, Forked
 from gossamer.workers.forks import forking
 from gossamer.workers.group import ALONE, PATIENCE, Distributed, Group, WorkerLost
 
@@ -35,13 +35,9 @@ Result = TypeVar("Result")
 
 #: What a worker says first, and the seconds that it may take to say it: it does nothing before.
 UP, START_UP = b"up", 120.0
-
-
-def usable_cores() -> int:
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+#: Letters of an error that are told, and of where it was: nobody reads before the worker has ended, and a pipe holds
+#: only so much.
+WORDS, PLACES = 4_000, 10_000
 
 
 def launched_from_outside() -> bool:
@@ -82,7 +78,7 @@ def as_group(workers: int, device: torch.device, work: Callable[[Group], Result]
                 group.close()
     if workers == 1:
         return work(ALONE)
-    return _Forked(workers, device).run(work)
+    return _Forks(workers).run(work)
 
 
 def _meeting_place(rank: int, size: int) -> Store:
@@ -136,57 +132,52 @@ class Relayed(GossamerError):
         self.exit_code = exit_code
 
 
-class _Forked:
+class _Forks:
     """This process and the workers it forked."""
 
-    def __init__(self, workers: int, device: torch.device) -> None:
+    def __init__(self, workers: int) -> None:
         self.workers = workers
-        self.device = device
         self.children: list[ForkProcess] = []
         self.last_words: list[Connection] = []
         self.over = False
 
     def run(self, work: Callable[[Group], Result]) -> Result:
-        with tempfile.TemporaryDirectory(prefix="gossamer-") as folder, _on_loopback():
-            meeting = f"file://{folder}/meeting"
-            context = multiprocessing.get_context("fork")
+        context, frozen = multiprocessing.get_context("fork"), gc.get_freeze_count()
+        board = Board(self.workers)
+        try:
             # Pages that are written to after the fork are there twice. So what is free goes back to the system first,
             # and what is there is not looked at by the collector, which writes to whatever it looks at.
             gc.collect()
             give_back()
-            frozen = gc.get_freeze_count()
             gc.freeze()
-            try:
-                for rank in range(1, self.workers):
-                    hears, says = context.Pipe(duplex=False)
-                    child = context.Process(
-                        target=self._be_worker, args=(rank, meeting, work, says, os.getpid()), daemon=True
-                    )
-                    with forking():
-                        child.start()
-                    says.close()
-                    self.children.append(child)
-                    self.last_words.append(hears)
-                self._all_are_up()
-                with self._watched():
-                    group = Distributed(0, self.workers, self.device, init_method=meeting)
-                    try:
-                        result = work(group)
-                    finally:
-                        self.over = True  # what the others make of our going is no news
-                        with suppress(RuntimeError):
-                            group.close()
-                self._end(patience=10)
-            except WorkerLost as error:
-                raise self._why() or error from None
-            finally:
-                self._end(patience=0)
-                if not frozen:  # otherwise somebody else has frozen it, for as long as this process lives
-                    gc.unfreeze()
-            return result
+            for rank in range(1, self.workers):
+                hears, says = context.Pipe(duplex=False)
+                child = context.Process(
+                    target=self._be_worker, args=(rank, board, work, says, os.getpid()), daemon=True
+                )
+                with forking():
+                    child.start()
+                says.close()
+                self.children.append(child)
+                self.last_words.append(hears)
+            self._all_are_up()
+            with self._watched():
+                try:
+                    result = work(Forked(board, 0, [child.sentinel for child in self.children]))
+                finally:
+                    self.over = True  # what the others make of our going is no news
+            self._end(patience=10)
+        except WorkerLost as error:
+            raise self._why() or error from None
+        finally:
+            self._end(patience=0)
+            board.close()
+            if not frozen:  # otherwise somebody else has frozen it, for as long as this process lives
+                gc.unfreeze()
+        return result
 
     def _all_are_up(self) -> None:
-        """Wait until every worker runs. In the call that joins them we could hear neither a signal nor of a death."""
+        """Wait until every worker runs: a fork may hang, and would be waited for in vain."""
         for rank, (child, hears) in enumerate(zip(self.children, self.last_words, strict=True), start=1):
             wait([hears, child.sentinel], timeout=START_UP)
             try:
@@ -200,31 +191,28 @@ class _Forked:
                     "with one worker."
                 )
 
-    def _be_worker(self, rank: int, meeting: str, work: Callable[[Group], Any], says: Connection, parent: int) -> None:
+    def _be_worker(self, rank: int, board: Board, work: Callable[[Group], Any], says: Connection, parent: int) -> None:
         """The life of a forked worker; the process ends with it."""
         die_with(parent)
         gc.freeze()
         gc.enable()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first worker hears it too, and decides for all
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        # A scheduler sends this one to all processes of a group: who ends by it is not the first one's bad news.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         torch.set_num_threads(1)
         try:
             says.send_bytes(UP)
-            group = Distributed(rank, self.workers, self.device, init_method=meeting)
-            work(group)
-            group.close()
+            work(Forked(board, rank))
         except (DivergenceError, KeyboardInterrupt):
             return  # all come to that together, and the first one says it
-        except WorkerLost:  # whoever went first has the reason
-            raise SystemExit(1) from None
         except GossamerError as error:
             with suppress(OSError):
-                says.send_bytes(json.dumps([str(error), error.exit_code]).encode())
+                says.send_bytes(json.dumps([str(error)[:WORDS], error.exit_code], ensure_ascii=False).encode())
             raise SystemExit(1) from None
         except BaseException as error:
-            words = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+            words = f"{type(error).__name__}: {str(error)[:WORDS]}\n{traceback.format_exc()[-PLACES:]}"
             with suppress(OSError):
-                says.send_bytes(json.dumps([words, None]).encode())
+                says.send_bytes(json.dumps([words, None], ensure_ascii=False).encode())
             raise SystemExit(1) from None
 
     @contextmanager
@@ -247,9 +235,10 @@ class _Forked:
 
     def _why(self) -> GossamerError | None:
         """Which worker went first, and why."""
-        deadline = time.monotonic() + 3
-        for child in self.children:  # those that lost touch with the dead one are on their way out too
-            child.join(timeout=max(0.0, deadline - time.monotonic()))
+        ended = wait([child.sentinel for child in self.children], timeout=0)
+        for child in self.children:
+            if child.sentinel in ended:  # it closes what it has open a moment before it is gone
+                child.join(timeout=3)
         for rank, (child, hears) in enumerate(zip(self.children, self.last_words, strict=True), start=1):
             who = f"worker {rank} of {self.workers} (process {child.pid})"
             if child.exitcode is not None and child.exitcode < 0:
@@ -260,6 +249,11 @@ class _Forked:
                 if hears.poll():
                     words, code = json.loads(hears.recv_bytes())
                     return WorkerLost(f"{who} failed: {words}") if code is None else Relayed(words, code)
+            if child.exitcode:
+                return WorkerLost(f"{who} ended without a word, with exit code {child.exitcode}.")
+        for rank, child in enumerate(self.children, start=1):  # not even that, while others waited for it
+            if child.sentinel in ended:
+                return WorkerLost(f"worker {rank} of {self.workers} (process {child.pid}) ended before the others.")
         return None
 
     def _end(self, patience: float) -> None:
@@ -279,20 +273,8 @@ def _has_failed(child: ForkProcess) -> bool:
     """Whether a worker has ended badly. Asks the system without taking the answer away: a second signal may come in
     between, and who waits for the process later must find it."""
     assert child.pid is not None
-    found = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    return found is not None and (found.si_code, found.si_status) != (os.CLD_EXITED, 0)
-
-
-@contextmanager
-def _on_loopback() -> Iterator[None]:
-    """Workers of one machine talk over its loopback interface, whatever its name resolves to."""
-    key = "GLOO_SOCKET_IFNAME"
-    before = os.environ.get(key)
-    os.environ[key] = "lo"
     try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop(key, None)
-        else:
-            os.environ[key] = before
+        found = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # the answer was taken when the next worker was started
+        return bool(child.exitcode)
+    return found is not None and (found.si_code, found.si_status) != (os.CLD_EXITED, 0)

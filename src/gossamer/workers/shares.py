@@ -2,20 +2,23 @@
 
 import numpy as np
 
+#: A client without samples still keeps and mixes a model. That takes about as long as local steps with so many samples
+#: (3 in W4 of docs/benchmarks.md, 14 for 100,000 clients of a tiny model).
+MIXING = 4
+
 
 def shares(work: np.ndarray, workers: int) -> list[range]:
-    """Cut the clients into one stretch for each worker, so that all have about the same work.
+    """Cut the clients into one stretch for each worker, so that all have about the same work (counted in samples).
 
     Stretches and not a free choice: neighbours on a ring, a grid or a torus have near numbers, so few messages cross.
 
-    >>> shares(np.array([1, 1, 1, 1, 4]), 2)
+    >>> shares(np.array([10, 10, 10, 10, 40]), 2)
     [range(0, 4), range(4, 5)]
     """
     clients = len(work)
     if not 1 <= workers <= clients:
         raise ValueError(f"{clients} clients cannot be shared out among {workers} workers")
-    # A client without samples still keeps and mixes a model, so nobody counts for nothing.
-    done = np.concatenate([[0.0], np.cumsum(work + 1e-3 * max(1.0, float(work.mean())))])
+    done = np.concatenate([[0.0], np.cumsum(work + MIXING)])
     cuts = [0]
     for worker in range(1, workers):
         target = done[-1] * worker / workers

@@ -1,0 +1,45 @@
+"""How much room a model needs for each sample that passes through it."""
+
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from gossamer.models import VectorModel
+
+
+class _Sizes(TorchFunctionMode):
+    """Keeps how many numbers each function returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers: list[int] = []
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = function(*args, **(kwargs or {}))
+        self.numbers.append(sum(each.numel() for each in tree_leaves(found) if isinstance(each, Tensor)))
+        return found
+
+
+def widest(model: VectorModel, inputs: Tensor) -> int:
+    """The most numbers that a function in the model returns for one sample: what grows when there are more samples.
+
+    `inputs` are four samples at least. Where the model does something else with half of them, or cannot take so few,
+    only the inputs count.
+
+    >>> from torch import nn
+    >>> widest(VectorModel(nn.Sequential(nn.Linear(3, 50), nn.Linear(50, 2))), torch.zeros(4, 3))
+    50
+    """
+    less = inputs[: len(inputs) // 2]
+    found = [inputs[0].numel()]
+    with suppress(Exception), torch.no_grad():  # it may raise whatever it likes; what matters will be told elsewhere
+        with _Sizes() as few:
+            model(model.initial, less)
+        with _Sizes() as many:
+            model(model.initial, inputs)
+        found += [(b - a) // (len(inputs) - len(less)) for a, b in zip(few.numbers, many.numbers, strict=True)]
+    return max(found)

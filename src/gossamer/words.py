@@ -1,0 +1,24 @@
+"""Numbers as a person reads them."""
+
+
+def counted(number: int, thing: str) -> str:
+    """A number and what it counts.
+
+    >>> counted(1, "thread"), counted(2, "thread"), counted(10_000, "client")
+    ('1 thread', '2 threads', '10,000 clients')
+    """
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+
+
+def size(count: float) -> str:
+    """Bytes.
+
+    >>> size(1536), size(5_300_000_000)
+    ('1.54 kB', '5.3 GB')
+    """
+    value = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} TB"
