@@ -139,7 +139,8 @@ class _Forks:
         self.workers = workers
         self.children: list[ForkProcess] = []
         self.last_words: list[Connection] = []
-        self.over = False
+        #: Whether it is news that a worker has died: not before we work together, nor once it was told.
+        self.attentive = False
 
     def run(self, work: Callable[[Group], Result]) -> Result:
         context, frozen = multiprocessing.get_context("fork"), gc.get_freeze_count()
@@ -163,9 +164,11 @@ class _Forks:
             self._all_are_up()
             with self._watched():
                 try:
+                    self.attentive = True
+                    self._look()
                     result = work(Forked(board, 0, [child.sentinel for child in self.children]))
                 finally:
-                    self.over = True  # what the others make of our going is no news
+                    self.attentive = False  # what the others make of our going is no news
             self._end(patience=10)
         except WorkerLost as error:
             raise self._why() or error from None
@@ -222,16 +225,17 @@ class _Forks:
             yield  # only the main thread hears of children; others notice at the next word that is not answered
             return
 
-        def look(*_: Any) -> None:
-            if not self.over and any(map(_has_failed, self.children)):
-                raise WorkerLost("a worker died")
-
-        before = signal.signal(signal.SIGCHLD, look)
+        before = signal.signal(signal.SIGCHLD, self._look)
         try:
-            look()
             yield
         finally:
             signal.signal(signal.SIGCHLD, before)
+
+    def _look(self, *_: Any) -> None:
+        """Raise if a worker has died, but only once: another signal may come while the first error is on its way."""
+        if self.attentive and any(map(_has_failed, self.children)):
+            self.attentive = False
+            raise WorkerLost("a worker died")
 
     def _why(self) -> GossamerError | None:
         """Which worker went first, and why."""
