@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from gossamer import Experiment, GossamerError, resume, simulate
 from gossamer.data import Dataset, Samples, Scaling
 from gossamer.engines import Isolated, OutOfMemory, Plan, Stacked
+from gossamer.engines.chunk import ChunkRunner
 from gossamer.machine import free_memory
 from gossamer.methods import METHODS, DFedAvg, Local, Message, Round, State
 from gossamer.preparation import prepare
@@ -66,6 +67,46 @@ def test_every_method_needs_its_state_once(name: str, monkeypatch: pytest.Monkey
         assert torch.equal(tight.state[part], rows), part
     assert torch.isfinite(tight.models()).all()
     assert not tight.undo(2)  # it would have to be kept
+
+
+class Masked(nn.Module):
+    """Holds numbers that no client trains: a recording must carry them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.register_buffer("mask", torch.tensor([True, False, True]))
+        self.register_buffer("nothing", torch.zeros(0))
+        self.register_buffer("scale", torch.tensor(0.3))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        scores: Tensor = self.layer(inputs * self.mask) * self.scale + self.nothing.sum()
+        return scores
+
+
+@forks
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_beside_a_large_state_steps_are_recorded_in_another_process(
+    chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = []
+    record = ChunkRunner._record
+
+    def watched(*given: Any) -> Any:
+        here.append(os.getpid())
+        return record(*given)
+
+    monkeypatch.setattr(ChunkRunner, "_record", watched)
+    described = experiment(model=Masked, local_epochs=None, local_steps=5)
+    eager = simulate(described, workers=1, chunk=chunk, step="eager")
+    small = simulate(described, workers=1, chunk=chunk, step="traced")
+    assert set(here) == {os.getpid()}
+    here.clear()
+    monkeypatch.setattr("gossamer.engines.memory.SMALL_STATE", 0)
+    large = simulate(described, workers=1, chunk=chunk, step="traced")
+    assert here == []
+    assert torch.equal(large.vectors, small.vectors)
+    torch.testing.assert_close(large.vectors, eager.vectors, rtol=0, atol=1e-10)
 
 
 class Remembers(DFedAvg):

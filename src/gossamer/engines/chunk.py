@@ -32,6 +32,7 @@ from gossamer.engines.client import (
     with_functions,
     with_tape,
 )
+from gossamer.engines.replayed import record_apart
 from gossamer.methods import Local, Message, State, gossip_steps
 from gossamer.randomness import Purpose, torch_seed
 from gossamer.workers import FailedApart
@@ -103,11 +104,16 @@ class Outcome(NamedTuple):
 
 
 class ChunkRunner:
-    """Runs chunks of clients as a plan says."""
+    """Runs chunks of clients as a plan says.
 
-    def __init__(self, training: Training, plan: Plan) -> None:
+    A `frugal` one does without the memory that torch's tracer takes: it records steps in other processes, which takes
+    longer.
+    """
+
+    def __init__(self, training: Training, plan: Plan, frugal: bool = False) -> None:
         self.training = training
         self.plan = plan
+        self._frugal = frugal and can_build(training.model.initial.device)
         self.trouble: str | None = None
         """Why steps are not run as the plan says, if they are not."""
         self._model = training.model
@@ -199,7 +205,7 @@ class ChunkRunner:
         if not self._records:
             return self._eagerly(index, alone, steps)(state, local, batch, about, lr)
         self._seen[shape] += 1
-        if self._seen[shape] == RECORD_AT and len(self._ready) < MOST_RECORDED:
+        if self._seen[shape] == RECORD_AT and len(self._ready) < (MOST_COMPILED if self._frugal else MOST_RECORDED):
             self._get_ready(shape, index, alone, steps, (state, local, batch, about, lr))
         step = self._ready.get(shape) or self._eagerly(index, alone, steps)
         return step(state, local, batch, about, lr)
@@ -230,6 +236,9 @@ class ChunkRunner:
                 self._ready[shape] = build(record, given, as_written, self._made_of(index, alone, steps))
                 return
         try:
+            if self._frugal and not compiles:
+                self._ready[shape] = record_apart(record, given)
+                return
             recorded = record(given)
         except Exception as error:  # whatever a user's own model or method may raise
             self.trouble = f"a step cannot be recorded, and is taken as written: {gist(error)}"

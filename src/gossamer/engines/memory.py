@@ -38,8 +38,8 @@ class Buffers:
     """The state of some clients, as rows, and the messages they send."""
 
     def __init__(self, initial: State, clients: int, spill: Path | None = None, workers_here: int = 1) -> None:
-        here = state_size(initial, clients * workers_here)  # the others of this machine own about as many
-        self.double = here <= SMALL_STATE and spill is None
+        # The others of this machine own about as many.
+        self.double = is_small(initial, clients * workers_here) and spill is None
         self._spill = spill
         self._initial = initial
         self.front: State = {name: self._room(value, clients) for name, value in initial.items()}
@@ -92,12 +92,6 @@ class Buffers:
         if self.double:
             self.front, self.back = self.back, self.front
 
-    def undo(self) -> None:
-        """Go back to the state before the last round."""
-        if not self.double:
-            raise RuntimeError("the state before the round was not kept")
-        self.front, self.back = self.back, self.front
-
     def fitting(self, message: Message, unread: Sequence[str]) -> dict[str, str]:
         """For each message that can lie in an unread part of the state: which."""
         free = list(unread)
@@ -127,6 +121,11 @@ class Buffers:
 def state_size(initial: State, clients: int) -> int:
     """Bytes of the state of so many clients."""
     return clients * sum(value.numel() * value.element_size() for value in initial.values())
+
+
+def is_small(initial: State, clients: int) -> bool:
+    """Whether the state of so many clients leaves room for other things."""
+    return state_size(initial, clients) <= SMALL_STATE
 
 
 def check_room(initial: State, clients: int, spill: Path | None, workers: int = 1) -> None:

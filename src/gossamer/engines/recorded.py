@@ -19,6 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from gossamer.data import Batch
 from gossamer.engines.built import Given, apiece, digest, flat, kept_steps, put
+from gossamer.engines.replayed import to_bytes
 from gossamer.machine import processor_and_features
 
 
@@ -45,6 +46,17 @@ class Recorded:
         _simplify(self._graph)
         self._replay: Any = self._graph
 
+    @property
+    def code(self) -> str:
+        """The operations, as Python."""
+        return str(self._graph.code)
+
+    @property
+    def constants(self) -> dict[str, Tensor]:
+        """The tensors that they use besides those of the step."""
+        found = {node.target: getattr(self._graph, node.target) for node in self._graph.graph.find_nodes(op="get_attr")}
+        return {name: value for name, value in found.items() if isinstance(value, Tensor)}
+
     def __call__(self, *given: Any) -> tuple[dict[str, Tensor], Tensor]:
         with torch.no_grad():
             *after, loss = self._replay(*flat(given))
@@ -52,9 +64,9 @@ class Recorded:
 
     def same_as(self, other: "Recorded") -> bool:
         """Whether both recorded the same operations on the same constants."""
-        mine, theirs = _constants(self._graph), _constants(other._graph)
+        mine, theirs = self.constants, other.constants
         return (
-            self._graph.code == other._graph.code
+            self.code == other.code
             and mine.keys() == theirs.keys()
             and all(torch.equal(mine[name], theirs[name]) for name in mine)
         )
@@ -70,8 +82,8 @@ class Recorded:
         """The same as a library, for CPUs; one that was built before on this machine is taken again."""
         tensors = apiece(given)
         about = [
-            torch.__version__, processor_and_features(), torch.get_num_threads(), self._graph.code,
-            [(name, value.shape, value.dtype, _bytes(value)) for name, value in _constants(self._graph).items()],
+            torch.__version__, processor_and_features(), torch.get_num_threads(), self.code,
+            [(name, value.shape, value.dtype, to_bytes(value)) for name, value in self.constants.items()],
             [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors],
         ]  # fmt: skip
         name = hashlib.blake2b(repr(about).encode(), digest_size=16).hexdigest()
@@ -113,12 +125,3 @@ def _simplify(graph: fx.GraphModule) -> None:
             node.replace_all_uses_with(node.args[0])
     graph.graph.eliminate_dead_code()
     graph.recompile()
-
-
-def _constants(graph: fx.GraphModule) -> dict[str, Tensor]:
-    found = {node.target: getattr(graph, node.target) for node in graph.graph.nodes if node.op == "get_attr"}
-    return {name: value for name, value in found.items() if isinstance(value, Tensor)}
-
-
-def _bytes(value: Tensor) -> bytes:
-    return value.detach().reshape(-1).view(torch.uint8).numpy().tobytes()

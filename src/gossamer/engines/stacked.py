@@ -19,7 +19,7 @@ from torch.func import vmap
 from gossamer.allocator import give_back, keep_freed_memory
 from gossamer.engines.chunk import RECORD_AT, ChunkRunner, Plan, Prepared
 from gossamer.engines.client import About, Training, about_client, about_clients, full_gradient, this_round
-from gossamer.engines.memory import Buffers, unread_by_receive
+from gossamer.engines.memory import Buffers, is_small, unread_by_receive
 from gossamer.engines.threads import on_threads
 from gossamer.methods import Message, Operator, Round, State, gossip_steps
 from gossamer.mixing import Mixer, Traffic
@@ -67,10 +67,12 @@ class Stacked:
         self.device = training.model.initial.device
         self.dtype = training.model.initial.dtype
         self.plan = plan or default_plan(training)
-        self.runner = ChunkRunner(training, self.plan)
+        initial = training.method.init(training.model.initial)
+        self._frugal = not is_small(initial, self.clients)
+        self.training = training
         self.mixer = Mixer(training.network, self.places, group)
         self._rehearse()  # before there is a state: what that needs for a moment does not come on top of it
-        self._buffers = Buffers(training.method.init(training.model.initial), len(self.own), spill, group.here)
+        self._buffers = Buffers(initial, len(self.own), spill, group.here)
         self.done = 0
         """Rounds that are whole; of a state that was loaded, the loader says it."""
 
@@ -81,7 +83,7 @@ class Stacked:
 
     @training.setter
     def training(self, training: Training) -> None:
-        self.runner = ChunkRunner(training, self.plan)
+        self.runner = ChunkRunner(training, self.plan, self._frugal)
 
     @property
     def state(self) -> State:

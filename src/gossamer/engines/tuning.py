@@ -19,7 +19,7 @@ from gossamer.allocator import keep_freed_memory
 from gossamer.engines.built import can_build, put
 from gossamer.engines.chunk import ChunkRunner, How, Plan, gist
 from gossamer.engines.client import Training, about_clients, this_round
-from gossamer.engines.memory import SMALL_STATE, state_size
+from gossamer.engines.memory import is_small
 from gossamer.engines.stacked import default_plan, initial_rows
 from gossamer.engines.threads import on_threads
 from gossamer.engines.trials import Candidates, Trial, measure
@@ -100,7 +100,7 @@ def most_at_once(training: Training, workers: int) -> int:
     """The most clients that a worker should run at once: of a large state so few that they take little beside it."""
     clients = len(training.batches.parts)
     share = -(-clients // workers)
-    if state_size(training.method.init(training.model.initial), clients) > SMALL_STATE:
+    if not is_small(training.method.init(training.model.initial), clients):
         share = max(1, share // BESIDE)
     return min(share, CHUNKS[-1])
 
