@@ -63,9 +63,9 @@ OnDivergence = Literal["stop", "continue"]
 Metrics = dict[str, Any]
 
 
-#: So much work a round must have for each worker, or a second one hardly helps: see `busy`. Two were 1.2 times as fast
+#: So much work a round must have for each worker, or a second one hardly helps: see `busy`. Two were 1.26 times as fast
 #: as one on W2 of docs/benchmarks.md (1.7e7), and 1.45 times with 100 clients of the curve in docs/scaling.md (2.4e7).
-WORTH_A_WORKER = 1e7
+WORTH_A_WORKER = 8e6
 
 
 class Options(TypedDict, total=False):

@@ -11,8 +11,8 @@ from gossamer.simulation import WORTH_A_WORKER, Silent, number_of_workers
     ("clients", "local_steps", "cores", "expected"),
     [
         (10, 1, 8, 1),  # 10 clients · 16 samples · 650 parameters: much less than is worth a worker
-        (10, 600, 8, 6),  # 6.2e7
-        (10, 600, 4, 4),
+        (10, 500, 8, 6),  # 5.2e7
+        (10, 500, 4, 4),
         (3, 20000, 8, 3),
     ],
 )
@@ -25,6 +25,6 @@ def test_by_default_one_for_each_core_that_has_enough_to_do(
         clients=clients, model="softmax", batch_size=16, local_steps=local_steps, partition="iid",
         dataset={"name": "digits", "train_samples": 16 * clients},
     )  # fmt: skip
-    assert WORTH_A_WORKER == 1e7
+    assert WORTH_A_WORKER == 8e6
     assert number_of_workers(None, prepare(described), Silent()) == expected
     assert number_of_workers(2, prepare(described), Silent()) == 2  # whoever says a number gets it
