@@ -10,6 +10,7 @@ The two talk in lines of JSON over standard input and output: ready, then a turn
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -21,15 +22,18 @@ ROOT = Path(__file__).parents[1]
 
 
 class Contender:
-    """The measuring side. `number`: threads of a loop, or workers of the engine, where 0 is as many as by default."""
+    """The measuring side. `number`: threads of a loop, or workers of the engine, where 0 is as many as by default.
 
-    def __init__(self, workload: str, role: str, number: int = 1) -> None:
+    An engine finds out how to run, unless `options` say it: those of `gossamer.simulate`.
+    """
+
+    def __init__(self, workload: str, role: str, number: int = 1, options: dict[str, Any] | None = None) -> None:
         self.name = f"{workload} {role} {number}"
         # Set before the process starts, so that no library makes more threads than it may use.
         threads = {"OMP_NUM_THREADS": str(number if role in ("loop", "gossipy") else 1), "PYTHONPATH": str(ROOT)}
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # it stays open as long as the process
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.contender", workload, role, str(number)],
+            [sys.executable, "-m", "benchmarks.contender", workload, role, str(number), json.dumps(options or {})],
             cwd=ROOT, env=os.environ | threads, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
         )  # fmt: skip
@@ -145,6 +149,17 @@ class Watched:
         print(message, file=sys.stderr)
 
 
+def options_of(how: str) -> dict[str, Any]:
+    """The options that make another engine run clients as this one says that it does.
+
+    >>> options_of("on 2 workers, 16 at a time, eager steps, channels last (as asked)")
+    {'chunk': 16, 'step': 'eager', 'channels_last': True}
+    """
+    found = re.search(r"(\d+) at a time, (\w+) steps(, channels last)?", how)
+    assert found is not None, how
+    return {"chunk": int(found[1]), "step": found[2], "channels_last": bool(found[3])}
+
+
 def memory() -> dict[str, Any]:
     """The most memory that this process held so far, and that it and its workers did, shared pages counted once."""
     import resource
@@ -155,7 +170,7 @@ def memory() -> dict[str, Any]:
     return {"alone": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, "together": memory_peak()}
 
 
-def main(name: str, role: str, number: int) -> None:
+def main(name: str, role: str, number: int, options: str) -> None:
     """Be a contender until there are no more turns."""
     from benchmarks.workloads import find, loop_of
     from gossamer.bench import matrix_rate
@@ -170,7 +185,8 @@ def main(name: str, role: str, number: int) -> None:
     if role == "engine":
         from gossamer import simulate
 
-        simulate(workload.experiment(), workers=number or None, observer=Watched(turns), keep_vectors=False)
+        how = {"workers": number or None, "keep_vectors": False, **json.loads(options)}
+        simulate(workload.experiment(), observer=Watched(turns), **how)
     elif role == "loop":
         import torch
 
@@ -193,4 +209,4 @@ def main(name: str, role: str, number: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])

@@ -15,19 +15,20 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.contender import Contender
+from benchmarks.contender import Contender, options_of
 from benchmarks.workloads import WORKLOADS, Workload
 from gossamer.bench import machine
 from gossamer.engines.built import kept_steps
@@ -88,7 +89,7 @@ def nothing_kept() -> Iterator[None]:
 
 
 @contextmanager
-def contending(who: dict[str, tuple[str, str, int]]) -> Iterator[dict[str, Contender]]:
+def contending(who: dict[str, tuple[Any, ...]]) -> Iterator[dict[str, Contender]]:
     """Contenders, warm and waiting. Engines measure how to run when they start: nothing may disturb them then."""
     there: dict[str, Contender] = {}
     try:
@@ -109,25 +110,25 @@ def contending(who: dict[str, tuple[str, str, int]]) -> Iterator[dict[str, Conte
 def take_turns(workload: Workload, limit: Contender, cores: int, repeats: int, seconds: float) -> Outcome:
     """Measure one workload."""
     name = workload.name
-    who = {
-        LOOP_1: (name, "loop", 1), LOOP_ALL: (name, "loop", cores),
-        ENGINE_1: (name, "engine", 1), ENGINE_ALL: (name, "engine", cores),
-    }  # fmt: skip
+    who = {LOOP_1: (name, "loop", 1), LOOP_ALL: (name, "loop", cores), ENGINE_ALL: (name, "engine", cores)}
     if cores == 1:
-        del who[LOOP_ALL], who[ENGINE_ALL]
-    rates: dict[str, list[float]] = {key: [] for key in who}
+        del who[LOOP_ALL]
     limits = []
-    with contending(who) as there:
+    with ExitStack() as stack:
+        there = stack.enter_context(contending(who))
         steps, flops = there[LOOP_1].facts["steps"], there[LOOP_1].facts["flops"]
+        facts = there[ENGINE_ALL].facts
+        if cores > 1:  # measured once: one worker runs its clients as each of several does
+            there = there | stack.enter_context(contending({ENGINE_1: (name, "engine", 1, options_of(facts["how"]))}))
+        rates: dict[str, list[float]] = {key: [] for key in there}
         for repeat in range(repeats):
             limits.append(limit.turn(min(0.5, seconds)) / flops)
             for key, contender in there.items():
                 rates[key].append(steps / statistics.median(contender.turn(seconds)))
             told = ", ".join(f"{key} {values[-1]:,.0f}" for key, values in rates.items())
             progress.print(f"[dim]  turn {repeat + 1} of {repeats}: {told}[/]")
-        facts = there[list(who)[-1]].facts
     if cores == 1:
-        rates |= {LOOP_ALL: rates[LOOP_1], ENGINE_ALL: rates[ENGINE_1]}
+        rates |= {LOOP_ALL: rates[LOOP_1], ENGINE_1: rates[ENGINE_ALL]}
     how = facts["how"].partition(" (")[0]
     usually = "" if facts["usual"] == cores else f"; it takes {counted(facts['usual'], 'worker')} if not told otherwise"
     return Outcome(workload, rates, limits, how + usually)
@@ -247,7 +248,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, and write down if asked."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Gossamer against the loop by hand.")
     parser.add_argument("--only", default=",".join(WORKLOADS), metavar="W1,W2,...", help="some workloads")
-    parser.add_argument("--repeats", type=int, default=5, help="turns of each contender (default: 5)")
+    parser.add_argument("--repeats", type=int, default=3, help="turns of each contender (default: 3)")
     parser.add_argument("--quick", action="store_true", help="two short turns: an impression, not a measurement")
     parser.add_argument("--out", type=Path, help="also write the table there, as Markdown")
     given = parser.parse_args(arguments)

@@ -33,7 +33,7 @@ class Workload:
     #: The shortest stretch of seconds that is timed at once; at least one round is.
     seconds: float = 1.0
     #: Rounds before the first that is timed.
-    warm_up: int = 3
+    warm_up: int = 2
     #: Repeats, if fewer than asked for will do.
     repeats: int | None = None
 
