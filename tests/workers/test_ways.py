@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from gossamer import Experiment, simulate
 from gossamer.data import Augmentation, Dataset, Samples, Scaling
+from gossamer.engines.built import kept_steps
 from gossamer.engines.fingerprint import fingerprint
 from gossamer.methods import DFedAvg, Local, Round, State
 from gossamer.methods.local import Gradient
@@ -27,6 +28,16 @@ RAGGED = [8, 1, 0, 4, 12, 8]
 #: Enough steps of one shape that they are recorded, and compiled if asked.
 ROUNDS = 4
 needs_compiler = pytest.mark.skipif(not shutil.which("g++"), reason="there is no C++ compiler")
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What this machine knows of no earlier run; libraries are there, so that little is compiled twice."""
+    for library in kept_steps().glob("*.so"):
+        (tmp_path / "gossamer" / "steps").mkdir(parents=True, exist_ok=True)
+        shutil.copy(library, tmp_path / "gossamer" / "steps")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
 
 
 class Listening(Silent):
@@ -143,8 +154,8 @@ def test_a_damaged_library_is_built_again(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @needs_compiler
-def test_steps_of_known_code_are_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+@pytest.mark.usefixtures("own_cache")
+def test_steps_of_known_code_are_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = []
 
     def counting(work: Any) -> str:
@@ -178,9 +189,9 @@ def test_where_nothing_can_be_built_apart_this_process_compiles(monkeypatch: pyt
 
 
 @needs_compiler
-def test_a_long_run_says_what_it_measures_and_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("own_cache")
+def test_a_long_run_says_what_it_measures_and_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """A threshold of zero makes any run a long one."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for threshold in ("tuning.WORTH_MEASURING", "trials.WORTH_COMPILING"):
         monkeypatch.setattr(f"gossamer.engines.{threshold}", 0.0)
     described = experiment(dataset=samples([8] * 4, seed=1), model=lambda: nn.Linear(3, 3))
@@ -242,9 +253,7 @@ def test_a_layer_that_is_there_twice_is_not_two_layers() -> None:
 
 
 @needs_compiler
-def test_a_model_with_a_layer_that_is_there_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
+def test_a_model_with_a_layer_that_is_there_twice() -> None:
     def twice() -> nn.Module:
         layer = nn.Linear(3, 3)
         return nn.Sequential(layer, nn.Tanh(), layer)
@@ -278,11 +287,9 @@ def test_images_with_their_channels_last(dtype: str, lr: float) -> None:
         assert_same(turned, plain, TOLERANCE[dtype])
 
 
+@pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("asked", [{}, {"chunk": 2}, {"chunk": 2, "channels_last": True}, {"step": "traced"}], ids=str)
-def test_what_is_not_asked_for_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_what_is_not_asked_for_is_measured(monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]) -> None:
     monkeypatch.setattr("gossamer.engines.tuning.WORTH_MEASURING", 0.0)
     described = experiment(dataset=colour_images(4), model=small_cnn)
     listener = Listening()
