@@ -1,6 +1,7 @@
 """A state that has one place in memory, or a place in a file, gives the numbers of one that has two."""
 
 import errno
+import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from gossamer import Experiment, GossamerError, resume, simulate
 from gossamer.data import Dataset, Samples, Scaling
-from gossamer.engines import Isolated, OutOfMemory, Plan, Stacked
+from gossamer.engines import Isolated, OutOfMemory, Plan, Stacked, replayed
 from gossamer.engines.chunk import ChunkRunner
 from gossamer.machine import free_memory
 from gossamer.methods import METHODS, DFedAvg, Local, Message, Round, State
@@ -78,17 +79,18 @@ class Masked(nn.Module):
         self.register_buffer("mask", torch.tensor([True, False, True]))
         self.register_buffer("nothing", torch.zeros(0))
         self.register_buffer("scale", torch.tensor(0.3))
+        self.register_buffer("turned", torch.linspace(0, 1, 9).view(3, 3).t())
+        self.register_buffer("repeated", torch.ones(3, 1).expand(3, 2))
+        self.register_buffer("every_second", torch.linspace(0, 1, 6)[::2])
 
     def forward(self, inputs: Tensor) -> Tensor:
         scores: Tensor = self.layer(inputs * self.mask) * self.scale + self.nothing.sum()
-        return scores
+        return scores + self.turned.t().view(-1)[:3] * self.repeated.sum() + self.every_second
 
 
 @forks
 @pytest.mark.parametrize("chunk", [1, 3])
-def test_beside_a_large_state_steps_are_recorded_in_another_process(
-    chunk: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_beside_a_large_state_steps_are_recorded_elsewhere(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     here = []
     record = ChunkRunner._record
 
@@ -107,6 +109,41 @@ def test_beside_a_large_state_steps_are_recorded_in_another_process(
     assert here == []
     assert torch.equal(large.vectors, small.vectors)
     torch.testing.assert_close(large.vectors, eager.vectors, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "constant",
+    [
+        torch.tensor(2.5), torch.zeros(0, 3), torch.arange(6).view(2, 3).t(), torch.ones(3, 1).expand(3, 4),
+        torch.ones(1).expand(4), torch.arange(9.0)[::2], torch.tensor([True, False]),
+        torch.ones(2, dtype=torch.bfloat16), torch.tensor([1 + 2j, 3j]).conj(), torch.tensor([1 + 2j, 3j]).conj().imag,
+        torch.zeros(2, 3, 4, 4).contiguous(memory_format=torch.channels_last),
+    ],
+)  # fmt: skip
+def test_the_constants_of_a_recording_arrive_as_they_lay(constant: Tensor) -> None:
+    found = replayed._from_text(json.loads(json.dumps(replayed._to_text({"a": constant}))))["a"]
+    assert (found.dtype, found.shape, found.stride()) == (constant.dtype, constant.shape, constant.stride())
+    assert torch.equal(found, constant)
+
+
+@forks
+def test_a_replay_that_gives_something_else_is_not_taken(lean: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replayed, "_from_text", lambda told: {name: torch.zeros(3) for name in told})
+    described, listener = experiment(model=Masked, local_epochs=None, local_steps=5), Listening()
+    found = simulate(described, workers=1, chunk=3, step="traced", observer=listener)
+    assert any(said.startswith("a step cannot be recorded, and is taken as written") for said in listener.said)
+    eager = simulate(described, workers=1, chunk=3, step="eager")
+    assert torch.equal(found.vectors, eager.vectors)
+
+
+class Listening(Silent):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, message: str) -> None:
+        self.said.append(message)
 
 
 class Remembers(DFedAvg):

@@ -74,7 +74,7 @@ def build(record: Callable[[Given], "Recorded"], given: Given, as_written: Step,
     named = [tuple(part) for part in given if isinstance(part, dict)]
     name = fingerprint(processor_and_features(), torch.get_num_threads(), made_of, like, named)
     note = kept_steps() / f"{name}.json"
-    if name and (before := _noted(note)) and _agree(before(*given), as_written(*given)):
+    if name and (before := _noted(note)) and agree(before(*given), as_written(*given)):
         return before
 
     def there() -> str:
@@ -102,7 +102,7 @@ def _noted(note: Path) -> Built | None:
         return None
 
 
-def _agree(one: tuple[Local, Tensor], other: tuple[Local, Tensor]) -> bool:
+def agree(one: tuple[Local, Tensor], other: tuple[Local, Tensor]) -> bool:
     """Whether two ways to take a step give the same, but for rounding."""
     (after, loss), (expected, expected_loss) = one, other
     pairs = [(after.get(name), value) for name, value in expected.items()] + [(loss, expected_loss)]

@@ -230,14 +230,14 @@ class ChunkRunner:
         record = partial(self._record, index, alone, steps)
         compiles = self.plan.step == "compiled" and self._compiled < MOST_COMPILED
         self._compiled += compiles
+        as_written = self._eagerly(index, alone, steps)
         if compiles and can_build(self._model.initial.device):
             with suppress(FailedApart):
-                as_written = self._eagerly(index, alone, steps)
                 self._ready[shape] = build(record, given, as_written, self._made_of(index, alone, steps))
                 return
         try:
             if self._frugal and not compiles:
-                self._ready[shape] = record_apart(record, given)
+                self._ready[shape] = record_apart(record, given, as_written)
                 return
             recorded = record(given)
         except Exception as error:  # whatever a user's own model or method may raise
@@ -304,4 +304,7 @@ def _like(active: Tensor, value: Tensor) -> Tensor:
 
 def gist(error: Exception) -> str:
     """An error in one line."""
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+    if "data-dependent control flow" in str(error):  # torch's words for it are about its tracer
+        return "it branches on the value of a tensor"
+    line = str(error).strip().partition("\n")[0]
+    return line if isinstance(error, FailedApart) else f"{type(error).__name__}: {line}"

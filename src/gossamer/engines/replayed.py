@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gossamer.engines.built import Given, flat
+from gossamer.engines.built import Given, Step, agree, flat
 from gossamer.workers import apart
 
 if TYPE_CHECKING:
@@ -39,33 +39,44 @@ class Replayed:
         return dict(zip(self._returns, after, strict=True)), loss
 
 
-def record_apart(record: Callable[[Given], "Recorded"], given: Given) -> Replayed:
-    """Record a step, for tensors like `given`, in a fork of this process."""
+def record_apart(record: Callable[[Given], "Recorded"], given: Given, as_written: Step) -> Replayed:
+    """Record a step, for tensors like `given`, in a fork of this process, and try it there: it must give the same."""
 
     def there() -> str:
         recorded = record(given)
-        return json.dumps([recorded.code, _to_text(recorded.constants), recorded.returns])
+        text = json.dumps([recorded.code, _to_text(recorded.constants), recorded.returns])
+        if not agree(_from_words(text)(*given), as_written(*given)):
+            raise ValueError("replayed, it gives other numbers")
+        return text
 
-    code, constants, returns = json.loads(apart(there))
+    return _from_words(apart(there))
+
+
+def _from_words(text: str) -> Replayed:
+    code, constants, returns = json.loads(text)
     return Replayed(code, _from_text(constants), returns)
 
 
 def _to_text(constants: Mapping[str, Tensor]) -> dict[str, Any]:
     return {
-        name: [str(value.dtype), list(value.shape), base64.b64encode(to_bytes(value)).decode()]
+        name: [str(value.dtype), value.shape, value.stride(), base64.b64encode(to_bytes(value)).decode()]
         for name, value in constants.items()
     }
 
 
 def _from_text(told: Mapping[str, Any]) -> dict[str, Tensor]:
     constants = {}
-    for name, (dtype, shape, text) in told.items():
-        numbers = torch.frombuffer(bytearray(base64.b64decode(text)) or bytearray(1), dtype=torch.uint8)
+    for name, (dtype, shape, stride, text) in told.items():
         kind = getattr(torch, dtype.removeprefix("torch."))
-        constants[name] = numbers[: math.prod(shape) * kind.itemsize].view(kind).view(shape)
+        numbers = torch.frombuffer(bytearray(base64.b64decode(text)) or bytearray(1), dtype=torch.uint8)
+        value = numbers[: math.prod(shape) * kind.itemsize].view(kind).view(shape)
+        # What was recorded may go by how numbers lie. Along an expanded dimension there is one for all.
+        value = value[tuple(slice(0, 1) if step == 0 else slice(None) for step in stride)]
+        constants[name] = torch.empty_strided(value.shape, stride, dtype=kind).copy_(value).expand(shape)
     return constants
 
 
 def to_bytes(value: Tensor) -> bytes:
-    """The numbers of a tensor as they lie in memory."""
-    return value.detach().reshape(-1).view(torch.uint8).numpy().tobytes()
+    """The numbers of a tensor, row by row."""
+    numbers = value.detach().resolve_conj().resolve_neg().contiguous()
+    return numbers.view(-1).view(torch.uint8).numpy().tobytes()
