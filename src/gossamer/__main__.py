@@ -11,7 +11,10 @@ def main() -> None:
         from gossamer.cli import main as run
     startup.put_off_compiler()
     startup.stop_when_terminated()
-    run()
+    try:
+        run()
+    finally:
+        startup.end_when_told()
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from gossamer.engines import (
     check_room,
     choose_plan,
 )
-from gossamer.engines.memory import state_size
+from gossamer.engines.memory import is_small, state_size
 from gossamer.engines.threads import on_threads
 from gossamer.errors import DivergenceError, ExperimentError, RunFolderError
 from gossamer.experiment import Experiment, load_experiment
@@ -230,7 +230,11 @@ def _start(
     workers = number_of_workers(options.get("workers"), prepared, observer)
     training, spill = prepared.training, Path(folder) if (folder := options.get("spill")) is not None else None
     here = [-(-number // machines()) for number in (experiment.clients, workers)]
-    check_room(training.method.init(training.model.initial), here[0], spill, here[1])
+    initial = training.method.init(training.model.initial)
+    check_room(initial, here[0], spill, here[1])
+    rooms: list[int] = []
+    if options.get("keep_vectors", True) and spill is None and not is_small(initial, experiment.clients):
+        rooms = [experiment.clients * part.nbytes for part in initial.values()]  # so that nothing is held twice
     plan = None
     if not launched_from_outside():  # before the fork: measured and compiled once, for all workers
         plan = _plan(prepared.training, options, workers, RunFolder(path) if path and going_on else None, observer)
@@ -260,7 +264,7 @@ def _start(
             return _Simulation(prepared, engine, folder, options, watcher).run(past)
 
     try:
-        return as_group(workers, prepared.training.model.initial.device, work)
+        return as_group(workers, training.model.initial.device, work, rooms)
     except WorkerLost as error:
         # Where a launcher restarts the workers, it is the launcher that goes on with the run.
         if launched_from_outside() or path is None or not (path / EXPERIMENT).is_file():
@@ -588,6 +592,8 @@ class _Simulation:
         own = self.engine.models().detach()
         if self.group.size == 1:
             return own
+        if (seen := self.group.everyone(own)) is not None:
+            return seen
         if not self.group.first:
             self.group.swap({0: own.contiguous()}, {})
             return own

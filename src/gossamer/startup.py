@@ -61,6 +61,13 @@ def stop_when_terminated() -> None:
         signal.signal(signal.SIGTERM, stop)
 
 
+def end_when_told() -> None:
+    """All is said and written: a signal that comes now ends the process, and not in the middle of a traceback."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+
+
 def put_off_compiler() -> None:
     """Keep `torch.func` from importing torch's compiler at the first gradient, which takes over a second.
 

@@ -21,6 +21,7 @@ from gossamer.methods import METHODS, DFedAvg, Local, Message, Round, State
 from gossamer.preparation import prepare
 from gossamer.simulation import Diverged, Interrupted, Metrics, Run, Silent
 from gossamer.workers import can_fork
+from gossamer.workers.board import Forked
 from problems import graph_for, samples, tiny_net
 
 RAGGED = [9, 1, 0, 4, 7, 2, 5]
@@ -144,6 +145,31 @@ class Listening(Silent):
 
     def say(self, message: str) -> None:
         self.said.append(message)
+
+
+@forks
+@pytest.mark.parametrize("name", ["dfedavg", "dfedadmm", "dfedsgpsm", "scaffold"])
+@pytest.mark.parametrize("workers", [2, 3])
+def test_the_vectors_of_a_large_state_are_seen_and_not_gathered(
+    name: str, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A push-sum model is not a part of the state, so that one has to be sent."""
+    seen = []
+    everyone = Forked.everyone
+
+    def watched(group: Forked, own: Tensor) -> Tensor | None:
+        seen.append(everyone(group, own))
+        return seen[-1]
+
+    monkeypatch.setattr(Forked, "everyone", watched)
+    alone = simulate(on_its_graph(name), workers=1)
+    monkeypatch.setattr("gossamer.engines.memory.SMALL_STATE", 0)
+    shared = simulate(on_its_graph(name), workers=workers)
+    torch.testing.assert_close(shared.vectors, alone.vectors, rtol=0, atol=1e-10)
+    again = simulate(on_its_graph(name), workers=workers)  # what was seen stays when others take its place
+    assert torch.equal(shared.vectors, again.vectors)
+    assert shared.vectors.data_ptr() != again.vectors.data_ptr()
+    assert [rows is not None for rows in seen] == [name != "dfedsgpsm"] * 2
 
 
 class Remembers(DFedAvg):

@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from gossamer.errors import GossamerError
 from gossamer.machine import free_memory
 from gossamer.methods import Message, Method, Round, State, mixes
 from gossamer.words import size
+from gossamer.workers import ALONE, Group
 
 #: Bytes of state on a machine up to which a second copy of it is kept.
 SMALL_STATE = 128 << 20
@@ -37,12 +39,15 @@ class OutOfMemory(GossamerError):
 class Buffers:
     """The state of some clients, as rows, and the messages they send."""
 
-    def __init__(self, initial: State, clients: int, spill: Path | None = None, workers_here: int = 1) -> None:
-        # The others of this machine own about as many.
-        self.double = is_small(initial, clients * workers_here) and spill is None
+    def __init__(self, initial: State, own: range, total: int, spill: Path | None = None, group: Group = ALONE) -> None:
+        clients = len(own)
+        # On a machine of several, the others own about as many; on one of one, all must come to the same.
+        here = total if group.here == group.size else clients * group.here
+        self.double = is_small(initial, here) and spill is None
         self._spill = spill
         self._initial = initial
-        self.front: State = {name: self._room(value, clients) for name, value in initial.items()}
+        room = partial(group.room, own=own, total=total) if spill is None else partial(self._room, clients=clients)
+        self.front: State = {name: room(value) for name, value in initial.items()}
         self.reset()
         self.back: State = {name: torch.empty_like(rows) for name, rows in self.front.items()} if self.double else {}
         self._clients = clients

@@ -72,7 +72,7 @@ class Stacked:
         self.training = training
         self.mixer = Mixer(training.network, self.places, group)
         self._rehearse()  # before there is a state: what that needs for a moment does not come on top of it
-        self._buffers = Buffers(initial, len(self.own), spill, group.here)
+        self._buffers = Buffers(initial, self.own, self.clients, spill, group)
         self.done = 0
         """Rounds that are whole; of a state that was loaded, the loader says it."""
 

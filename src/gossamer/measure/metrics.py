@@ -112,5 +112,5 @@ def consensus_distance(blocks: Callable[[], Iterable[Tensor]], own: range, clien
         total = sum_rows(rows, onto=total)
     assert total is not None, "no worker is without clients"
     mean = group.sum(total).div_(clients).to(rows.dtype)
-    apart = [(row - mean).square_().sum(dtype=torch.float64) for rows in blocks() for row in rows]
-    return float(group.collect(torch.stack(apart), own, clients).sum()) / clients
+    apart = [torch.stack([(row - mean).square_().sum(dtype=torch.float64) for row in rows]) for rows in blocks()]
+    return float(group.collect(torch.cat(apart), own, clients).sum()) / clients

@@ -23,10 +23,16 @@ BELL = os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC if sys.platform == "l
 
 
 class Board:
-    """What the workers share. Made before they are forked."""
+    """What the workers share. Made before they are forked.
 
-    def __init__(self, workers: int, place: int = PLACE) -> None:
+    `rooms`: bytes of what everyone writes its own rows to, and the first one keeps when the others have ended.
+    """
+
+    def __init__(self, workers: int, place: int = PLACE, rooms: Sequence[int] = ()) -> None:
         self.workers, self.place = workers, place
+        self.rooms: list[Tensor] = []
+        with suppress(OSError):  # where there is none, everyone has rows of its own, and they are sent at the end
+            self.rooms = [torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8) for size in rooms]
         # The first numbers in a place say how many bytes are for each worker, and how many are still to come. What
         # follows starts with a line of the processor's cache.
         self.head = -(-8 * (workers + 1) // 64) * 64
@@ -49,6 +55,7 @@ class Forked(Group):
     def __init__(self, board: Board, rank: int, others: Sequence[int] = ()) -> None:
         self.rank, self.size, self.here = rank, board.workers, board.workers
         self._board, self._turn = board, 0
+        self._shared: list[Tensor] = []
         self._bell, self._sleep = board.go[rank] if rank else board.arrived, select.poll()
         for each in (self._bell, *others):
             self._sleep.register(each, select.POLLIN)
@@ -101,6 +108,21 @@ class Forked(Group):
             self._wait()
         for bell in self._board.go[1:]:
             os.eventfd_write(bell, 1)
+
+    def room(self, like: Tensor, own: range, total: int) -> Tensor:
+        for number, room in enumerate(self._board.rooms):
+            if room.nbytes == total * like.nbytes:  # each is for one of those who ask, in the same order in all workers
+                del self._board.rooms[number]
+                self._shared.append(room.view(like.dtype).view(total, *like.shape))
+                return self._shared[-1][own.start : own.stop]
+        return super().room(like, own, total)
+
+    def everyone(self, own: Tensor) -> Tensor | None:
+        for rows in self._shared:
+            if own.untyped_storage().data_ptr() == rows.untyped_storage().data_ptr() and own.stride() == rows.stride():
+                self.meet()  # they are whole when all have written theirs
+                return rows
+        return None
 
     def _places(self) -> Tensor:
         """Everyone's places on the board whose turn it is."""

@@ -58,6 +58,14 @@ class Group:
             said = torch.zeros(length, dtype=torch.uint8, device=self.device)
         return bytes(self.sum(said).cpu().numpy()).decode()
 
+    def room(self, like: Tensor, own: range, total: int) -> Tensor:
+        """Memory for the rows of the own clients, each like the tensor that is given."""
+        return like.new_empty((len(own), *like.shape))
+
+    def everyone(self, own: Tensor) -> Tensor | None:
+        """The rows of all clients, where this process sees them and `own` is a part of them."""
+        return None
+
     @property
     def first(self) -> bool:
         """Whether this is the worker that writes the record and speaks to the user."""

@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from multiprocessing.connection import Connection, wait
@@ -63,8 +63,8 @@ def restarted() -> bool:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
-def as_group(workers: int, device: torch.device, work: Callable[[Group], Result]) -> Result:
-    """Run `work` in every worker; give what it returns in this one."""
+def as_group(workers: int, device: torch.device, work: Callable[[Group], Result], rooms: Sequence[int] = ()) -> Result:
+    """Run `work` in every worker; give what it returns in this one. Forked workers share `rooms` of so many bytes."""
     if launched_from_outside():
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         if device.type == "cuda":
@@ -78,7 +78,7 @@ def as_group(workers: int, device: torch.device, work: Callable[[Group], Result]
                 group.close()
     if workers == 1:
         return work(ALONE)
-    return _Forks(workers).run(work)
+    return _Forks(workers).run(work, rooms)
 
 
 def _meeting_place(rank: int, size: int) -> Store:
@@ -142,9 +142,9 @@ class _Forks:
         #: Whether it is news that a worker has died: not before we work together, nor once it was told.
         self.attentive = False
 
-    def run(self, work: Callable[[Group], Result]) -> Result:
+    def run(self, work: Callable[[Group], Result], rooms: Sequence[int]) -> Result:
         context, frozen = multiprocessing.get_context("fork"), gc.get_freeze_count()
-        board = Board(self.workers)
+        board = Board(self.workers, rooms=rooms)
         try:
             # Pages that are written to after the fork are there twice. So what is free goes back to the system first,
             # and what is there is not looked at by the collector, which writes to whatever it looks at.
