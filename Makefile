@@ -18,7 +18,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-# The table of docs/benchmarks.md, against the loop an expert would write (a quarter of an hour, on a quiet machine).
+# The table of docs/benchmarks.md, against the loop an expert would write (ten minutes, on a quiet machine).
 bench: $(READY)
 	$(BIN)/python -m benchmarks --out docs/tables/benchmarks.md
 

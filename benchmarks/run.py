@@ -1,6 +1,6 @@
 """The table of benchmarks: client-steps per second of Gossamer against the clean loop, and the processor's limit.
 
-    python -m benchmarks                         everything, in a quarter of an hour
+    python -m benchmarks                         everything, in ten minutes
     python -m benchmarks --only W1,W2 --quick
     python -m benchmarks --out docs/tables/benchmarks.md
 
