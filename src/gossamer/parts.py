@@ -138,9 +138,10 @@ def own_code(kind: str) -> Iterator[None]:
 
 
 @contextmanager
-def called_back(where: str) -> Iterator[None]:
+def called_back(where: str | Callable[[], str]) -> Iterator[None]:
     """Where a user's own code is called in the midst of ours: what goes wrong in it is told with its line, in one
-    message. Whatever does not come from a user's line is a bug, and keeps its traceback."""
+    message that begins with `where`, if need be asked for only then. Whatever does not come from a user's line is a
+    bug, and keeps its traceback."""
     try:
         yield
     except (GossamerError, MemoryError):
@@ -148,7 +149,8 @@ def called_back(where: str) -> Iterator[None]:
     except Exception as error:
         if not users_line(error) or is_lack_of_memory(error):
             raise
-        raise ExperimentError(f"{where}: {told(error)}") from error
+        place = where if isinstance(where, str) else where()
+        raise ExperimentError(f"{place}: {told(error)}") from error
 
 
 def told(error: Exception) -> str:

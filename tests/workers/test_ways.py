@@ -287,6 +287,15 @@ def test_images_with_their_channels_last(dtype: str, lr: float) -> None:
         assert_same(turned, plain, TOLERANCE[dtype])
 
 
+@needs_compiler
+def test_a_compiled_convolution_with_pooling() -> None:
+    described = experiment(dataset=colour_images(4), model=small_cnn, batch_size=6)
+    listener = Listening()
+    compiled = run(described, listener, chunk=4, step="compiled", channels_last=True)
+    assert not listener.said
+    assert_same(compiled, run(described, chunk=1, step="eager", channels_last=False), 1e-10)
+
+
 @pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("asked", [{}, {"chunk": 2}, {"chunk": 2, "channels_last": True}, {"step": "traced"}], ids=str)
 def test_what_is_not_asked_for_is_measured(monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]) -> None:

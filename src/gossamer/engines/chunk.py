@@ -153,7 +153,7 @@ class ChunkRunner:
         if losses is None:
             trained = torch.full((len(clients),), torch.nan, dtype=lr.dtype, device=lr.device)
         else:
-            trained = (losses.view(-1, len(clients)) * gathered.shares[: len(losses)]).sum(0)
+            trained = torch.linalg.vecdot(losses.view(-1, len(clients)), gathered.shares[: len(losses)], dim=0)
         return Outcome(after, message, trained)
 
     def _all_steps(

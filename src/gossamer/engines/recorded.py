@@ -7,7 +7,7 @@ without.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,10 @@ from gossamer.data import Batch
 from gossamer.engines.built import Given, apiece, digest, flat, kept_steps, put
 from gossamer.engines.replayed import to_bytes
 from gossamer.machine import processor_and_features
+
+aten = torch.ops.aten
+#: What torch's own functions do faster on a CPU than code that its compiler writes for it.
+LEFT_TO_TORCH = (aten.max_pool2d_with_indices.default, aten.max_pool2d_with_indices_backward.default)
 
 
 class Recorded:
@@ -73,7 +77,8 @@ class Recorded:
 
     def compile(self, given: Given) -> None:
         """Fuse the operations, for tensors like these. Takes seconds, and a C++ compiler on a CPU."""
-        with _one_compiler():
+        on_cpu = given[-1].device.type == "cpu"
+        with _one_compiler(), _left_to_torch(LEFT_TO_TORCH if on_cpu else ()):
             compiled = torch._inductor.compile(self._graph, [*apiece(given)])
             compiled(*apiece(given))
         self._replay = compiled
@@ -82,7 +87,7 @@ class Recorded:
         """The same as a library, for CPUs; one that was built before on this machine is taken again."""
         tensors = apiece(given)
         about = [
-            torch.__version__, processor_and_features(), torch.get_num_threads(), self.code,
+            torch.__version__, processor_and_features(), torch.get_num_threads(), self.code, LEFT_TO_TORCH,
             [(name, value.shape, value.dtype, to_bytes(value)) for name, value in self.constants.items()],
             [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors],
         ]  # fmt: skip
@@ -105,7 +110,7 @@ class Recorded:
     def _build(self, tensors: list[Tensor]) -> Path:
         for node in self._graph.graph.nodes:
             node.meta.clear()  # the compiler finds out itself, and does not like to find it twice
-        with _one_compiler():
+        with _one_compiler(), _left_to_torch(LEFT_TO_TORCH):
             return Path(torch._inductor.aot_compile(self._graph, tuple(tensors)))  # type: ignore[arg-type]
 
 
@@ -118,10 +123,28 @@ def _one_compiler() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _left_to_torch(operations: Sequence[Any]) -> Iterator[None]:
+    """Have the compiler call some operations as they are, and not take them apart."""
+    from torch._inductor.decomposition import decompositions
+    from torch._inductor.lowering import fallback_handler, lowerings
+
+    tables = [(table, dict(table)) for table in (decompositions, lowerings)]
+    try:
+        for each in operations:
+            decompositions.pop(each, None)
+            lowerings[each] = fallback_handler(each, add_to_fallback_set=False)  # type: ignore[no-untyped-call]
+        yield
+    finally:
+        for table, before in tables:
+            table.clear()
+            table.update(before)
+
+
 def _simplify(graph: fx.GraphModule) -> None:
     """Leave out what has no use without a tape."""
     for node in list(graph.graph.nodes):
-        if node.op == "call_function" and node.target is torch.ops.aten.detach.default:
+        if node.op == "call_function" and node.target is aten.detach.default:
             node.replace_all_uses_with(node.args[0])
     graph.graph.eliminate_dead_code()
     graph.recompile()

@@ -211,19 +211,21 @@ class Stacked:
         if len(clients) < len(everyone):
             self._buffers.carry_over(torch.as_tensor(np.setdiff1d(everyone, clients) - self.own.start))
         aliases: dict[str, str] | None = None
-        for prepared in self._chunks(clients, index):
-            chunk = prepared.clients
-            rows = _as_index(chunk - self.own.start)
-            state = {name: value[rows] for name, value in self.state.items()}
-            with called_back(f"round {index + 1}, {_named(chunk)}"):
+        chunk = clients
+        with called_back(lambda: f"round {index + 1}, {_named(chunk)}"):
+            for prepared in self._chunks(clients, index):
+                chunk = prepared.clients
+                rows = _as_index(chunk, self.own.start)
+                state = {name: value[rows] for name, value in self.state.items()}
                 outcome = self.runner.run(state, prepared, index)
-            losses[rows] = outcome.losses
-            # Summed here, while the messages are in the cache: a sum is finite just if everything in it is, or nearly.
-            sums[rows] = sum(value.reshape(len(chunk), -1).sum(1) for value in outcome.message.values())
-            if aliases is None:
-                aliases = self._aliases(outcome.message, index)
-            self._buffers.keep(rows, outcome.state, outcome.message, aliases)
-            del outcome, prepared, state
+                losses[rows] = outcome.losses
+                # Summed here, while they are in the cache: a sum is finite just if everything in it is, or nearly.
+                for value in outcome.message.values():
+                    sums[rows] += value.reshape(len(chunk), -1).sum(1)
+                if aliases is None:
+                    aliases = self._aliases(outcome.message, index)
+                self._buffers.keep(rows, outcome.state, outcome.message, aliases)
+                del outcome, prepared, state
         if aliases is None:  # a server called others only: nobody here sends, but all take part in the mixing
             silent = self._silent_message(index)
             self._buffers.expect(silent, self._aliases(silent, index))
@@ -353,8 +355,9 @@ def _split(clients: np.ndarray, most: int) -> list[np.ndarray]:
     return np.array_split(clients, -(-len(clients) // most)) if len(clients) else []
 
 
-def _as_index(rows: np.ndarray) -> slice | Tensor:
-    """A stretch of rows as a slice, which reads without copying; other rows as they are."""
-    if len(rows) == 1 or (len(rows) == rows[-1] - rows[0] + 1 and (np.diff(rows) == 1).all()):
-        return slice(int(rows[0]), int(rows[-1]) + 1)
-    return torch.as_tensor(rows)
+def _as_index(clients: np.ndarray, first: int) -> slice | Tensor:
+    """The rows of some clients, counted from the first: a stretch as a slice, which reads without copying."""
+    start, end = int(clients[0]) - first, int(clients[-1]) - first + 1
+    if len(clients) == end - start and (len(clients) == 1 or (np.diff(clients) == 1).all()):
+        return slice(start, end)
+    return torch.as_tensor(clients - first)
