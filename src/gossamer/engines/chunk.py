@@ -33,7 +33,7 @@ from gossamer.engines.client import (
     with_tape,
 )
 from gossamer.engines.replayed import record_apart
-from gossamer.methods import Local, Message, State, gossip_steps
+from gossamer.methods import Local, Message, Round, State
 from gossamer.randomness import Purpose, torch_seed
 from gossamer.workers import FailedApart
 
@@ -93,6 +93,25 @@ class Prepared(NamedTuple):
         for place, (batches, own) in enumerate(zip(self.batches.apart(), facts, strict=True)):
             about = dict(zip(self.about, own, strict=True))
             yield Prepared(self.clients[place : place + 1], batches, about, self.lr)
+
+
+class AnyRound(Round):
+    """A round as a step sees it that is recorded, once for all of them: what a step asks of it that may be another
+    number in another round would be recorded for good. The learning rate may be asked: it is a tensor here."""
+
+    @property
+    def number(self) -> int:
+        raise ValueError("it depends on the number of the round")
+
+    @property
+    def share(self) -> float:
+        raise ValueError("it depends on how many clients take part in the round")
+
+    def __getitem__(self, place: Any) -> Any:
+        raise ValueError("it looks at all of the round")
+
+    def __iter__(self) -> Any:
+        raise ValueError("it looks at all of the round")
 
 
 class Outcome(NamedTuple):
@@ -219,8 +238,8 @@ class ChunkRunner:
     ) -> Step:
         def one(state: State, local: Local, batch: Batch, about: About, lr: Tensor) -> tuple[Local, Tensor]:
             round = this_round(self.training, index, about)
-            if not plain_rate:  # a number would be recorded for good, but it changes from round to round
-                round = round._replace(lr=lr)  # type: ignore[arg-type]
+            if not plain_rate:
+                round = AnyRound(*round._replace(lr=lr))  # type: ignore[arg-type]
             return take_step(self.training, differentiate, state, local, batch, round)
 
         return one if alone else vmap(one, in_dims=(0, 0, 0, 0, None))
@@ -233,7 +252,7 @@ class ChunkRunner:
         as_written = self._eagerly(index, alone, steps)
         if compiles and can_build(self._model.initial.device):
             with suppress(FailedApart):
-                self._ready[shape] = build(record, given, as_written, self._made_of(index, alone, steps))
+                self._ready[shape] = build(record, given, as_written, self._made_of(alone, steps))
                 return
         try:
             if self._frugal and not compiles:
@@ -253,20 +272,15 @@ class ChunkRunner:
     def _record(self, index: int, alone: bool, steps: int | None, given: Given) -> "Recorded":
         from gossamer.engines.recorded import Recorded  # torch's tracer takes a while to import
 
-        now, *others = (Recorded(_in_a_row(self._as_step(at, alone), steps), given) for at in self._compared(index))
-        if not all(now.same_as(other) for other in others):
-            raise ValueError("it depends on the number of the round")
+        now, again = (Recorded(_in_a_row(self._as_step(index, alone), steps), given) for _ in range(2))
+        if not now.same_as(again):
+            raise ValueError("it does not do the same every time")
         return now
 
-    def _compared(self, index: int) -> tuple[int, int, int]:
-        """This round, the next and the last: a step that changes at some round differs in one of them."""
-        return index, index + 1, max(index + 1, self.training.rounds - 1)
-
-    def _made_of(self, index: int, alone: bool, steps: int | None) -> list[Any]:
+    def _made_of(self, alone: bool, steps: int | None) -> list[Any]:
         """All that a recording takes from elsewhere than its tensors."""
         work = self.training
-        shares = [work.network.share(at * gossip_steps(work.method)) for at in self._compared(index)]
-        about = [work.dataset.scaling, work.weight_decay, work.clip, work.rounds, shares, alone, steps]
+        about = [work.dataset.scaling, work.weight_decay, work.clip, work.rounds, alone, steps]
         return [work.method, work.model.template, work.loss, *about]
 
 
