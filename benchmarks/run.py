@@ -52,6 +52,8 @@ class Outcome:
     #: What one core could do at most in the same turns, and how the engine ran with all workers.
     limit: list[float]
     how: str
+    #: Operations of a client-step.
+    flops: float
 
     def rate(self, who: str) -> float:
         """Client-steps per second."""
@@ -131,7 +133,7 @@ def take_turns(workload: Workload, limit: Contender, cores: int, repeats: int, s
         rates |= {LOOP_ALL: rates[LOOP_1], ENGINE_1: rates[ENGINE_ALL]}
     how = facts["how"].partition(" (")[0]
     usually = "" if facts["usual"] == cores else f"; it takes {counted(facts['usual'], 'worker')} if not told otherwise"
-    return Outcome(workload, rates, limits, how + usually)
+    return Outcome(workload, rates, limits, how + usually, flops)
 
 
 def measure_others(cores: int, repeats: int, seconds: float) -> dict[str, float | None]:
@@ -215,15 +217,16 @@ def notes(
     cores: int,
 ) -> list[str]:
     """What a reader must know to judge the table, in lines."""
-    alone, together = (rate / 1e9 for rate in limits)
+    # In the turns that the shares were measured in: a processor is not as fast at every time.
+    alone = statistics.median(limit * o.flops for o in outcomes for limit in o.limit) / 1e9
     lines = [
         *(f"{o.workload.name}: {o.workload.title}. Gossamer ran {o.how}." for o in outcomes),
         measured_by(command),
         "Steps are client-steps. A ratio is the median over turns that follow each other; ± is half the "
         "range of the ratio to the loop.",
         f"The limit is the fastest product of two 1024 × 1024 matrices in float32 on one core ({alone:.1f} GFLOP/s), "
-        f"times the workers, over the matrix products of a client-step. All {cores} cores at the same time reach "
-        f"{together:.1f} GFLOP/s.",
+        f"times the workers, over the matrix products of a client-step, turn by turn. Just before, one core reached "
+        f"{limits[0] / 1e9:.1f} GFLOP/s, and {counted(cores, 'core')} at the same time {limits[1] / 1e9:.1f}.",
     ]
     for other, ratio in others.items():
         package = OTHERS[other][1]

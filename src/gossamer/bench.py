@@ -32,7 +32,7 @@ from gossamer.experiment import Experiment
 from gossamer.machine import processor, seconds_of_others, usable_cores
 from gossamer.methods import Gradient, Round, gossip_steps, local_work
 from gossamer.preparation import Prepared, prepare
-from gossamer.simulation import Metrics, simulate
+from gossamer.simulation import Metrics, check_options, simulate
 from gossamer.words import counted
 from gossamer.workers import can_fork
 
@@ -199,6 +199,7 @@ def measure(
 
     `workers` is how many "all workers" are; `say` is told what is being measured.
     """
+    check_options({"workers": workers, "chunk": chunk, "step": step})
     share = seconds / 6
     began, before = time.perf_counter(), seconds_of_others()
     held = memory_in_use()

@@ -131,7 +131,7 @@ def own_code(kind: str) -> Iterator[None]:
         yield
     except GossamerError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if is_lack_of_memory(error):
             raise ExperimentError(f"{kind}: out of memory: it is too large for this machine ({error})") from error
         raise ExperimentError(f"{kind}: it fails with {told(error)}") from error
@@ -146,20 +146,20 @@ def called_back(where: str | Callable[[], str]) -> Iterator[None]:
         yield
     except (GossamerError, MemoryError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if not users_line(error) or is_lack_of_memory(error):
             raise
         place = where if isinstance(where, str) else where()
         raise ExperimentError(f"{place}: {told(error)}") from error
 
 
-def told(error: Exception) -> str:
+def told(error: BaseException) -> str:
     """What a user must know of an error: its kind, its words, and the line of their own code that it comes from."""
-    line = users_line(error)
-    return f"{type(error).__name__}: {error}" + (f" ({line})" if line else "")
+    line, words = users_line(error), " ".join(str(error).split())
+    return f"{type(error).__name__}: {words}" + (f" ({line})" if line else "")
 
 
-def users_line(error: Exception) -> str | None:
+def users_line(error: BaseException) -> str | None:
     """The innermost line of a user's own code that an error has passed through, if it has."""
     lines = [
         f"{frame.f_code.co_filename}, line {number}, in {frame.f_code.co_name}"
@@ -169,7 +169,7 @@ def users_line(error: Exception) -> str | None:
     return lines[-1] if lines else None
 
 
-def is_lack_of_memory(error: Exception) -> bool:
+def is_lack_of_memory(error: BaseException) -> bool:
     """Whether an error says that there is no more memory: torch has no exception of its own for a CPU's."""
     words = str(error)
     return isinstance(error, MemoryError) or "allocate memory" in words or "out of memory" in words

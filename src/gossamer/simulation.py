@@ -4,6 +4,7 @@
 """
 
 import json
+import math
 import os
 import shlex
 import signal
@@ -247,8 +248,8 @@ def _start(
             chosen = Plan.from_json(group.tell(mine.to_json() if group.first else ""))
         if chosen.step == "compiled":
             _preparing(speaker)("compiling local steps, or finding those of an earlier run")
-        if (wanted := options.get("step")) and wanted != chosen.step:
-            speaker.say(f"steps are {chosen.step}, not {wanted} as asked: {chosen.reason}")
+        for difference in _not_as_asked(options, chosen):
+            speaker.say(f"{difference} as asked: {chosen.reason}")
         with _memory_errors(prepared, group):
             engine = Stacked(prepared.training, chosen, group, spill)
         folder, locked, past_rounds = None, nullcontext(), False
@@ -271,6 +272,16 @@ def _start(
             raise
         kept = f"Every checkpoint is kept; go on with:  gossamer resume {shlex.quote(str(path))}"
         raise WorkerLost(f"{error} {kept}") from error
+
+
+def _not_as_asked(options: Options, plan: Plan) -> Iterator[str]:
+    """What a plan does in another way than the user wants, in words."""
+    if (step := options.get("step")) and step != plan.step:
+        yield f"steps are {plan.step}, not {step}"
+    if (chunk := options.get("chunk")) and chunk != plan.chunk:
+        yield f"{counted(plan.chunk, 'client')} at a time, not {chunk}"
+    if options.get("channels_last") and not plan.channels_last:
+        yield "images lie as they are, not with their channels last"
 
 
 def _preparing(observer: Observer) -> Callable[[str], None]:
@@ -338,8 +349,11 @@ def _folder(
     group: Group, path: Path, experiment: Experiment, going_on: bool, prepared: Prepared, plan: Plan
 ) -> tuple[RunFolder, bool]:
     """The run folder, seen by all workers; and whether it holds a run to go on with."""
-    path = Path(group.tell(str(path)))  # where it was named by the time, every process has a name of its own
-    if restarted() and (path / EXPERIMENT).is_file():
+    # A launcher tells a restart only to those on the machine of the one that died, and they know where to go on.
+    knowing = group.who(restarted() and (path / EXPERIMENT).is_file())
+    # Where a folder was named by the time, every process has a name of its own.
+    path = Path(group.tell(str(path), speaker=knowing[0] if knowing else 0))
+    if knowing:
         going_on = True
         same_experiment(RunFolder(path), experiment)
     if group.first and not going_on:
@@ -445,7 +459,10 @@ class _Simulation:
         if self.folder:
             self.timings = [line for line in read_lines(self.folder.timings) if line["round"] <= len(past)]
         rounds = self.experiment.rounds
-        how = f"on {counted(self.group.size, 'worker')}, {self.engine.plan}"
+        how = f"on {counted(self.group.size, 'worker')}, {self.engine.runner.in_effect}"
+        trouble = self.engine.runner.trouble
+        if trouble:
+            self.observer.say(trouble)
         self.observer.start(self.prepared, how, len(past))
         asked = self.experiment.local_epochs or self.experiment.local_steps
         if asked and (own := local_work(self.experiment.method)):
@@ -460,7 +477,8 @@ class _Simulation:
                     if bool(report.broken.any()) and self.on_divergence == "stop":
                         diverged = self._divergence(done + 1, report)
                         break
-                    self._record(done + 1, report)
+                    if (diverged := self._record(done + 1, report)) is not None:
+                        break
                     done += 1
                     every = self.experiment.checkpoint_every
                     # Alone, one need not have been asked before the workers spoke to each other.
@@ -473,7 +491,7 @@ class _Simulation:
             if self.group.size == 1 and self.saved < done and self.engine.undo(done):
                 self._save(done)
             raise Interrupted(self.saved, self.folder.path if self.folder else None) from None
-        if self.engine.runner.trouble:
+        if self.engine.runner.trouble and self.engine.runner.trouble != trouble:
             self.observer.say(self.engine.runner.trouble)
         if diverged:
             if self.engine.undo(done):
@@ -502,12 +520,14 @@ class _Simulation:
         last = f"round {len(self.history) + 1}" if self.group.size == 1 else "this round or the next"
         self.observer.say(f"finishing {last}, then stopping. Once more stops at once.")
 
-    def _record(self, round: int, report: RoundReport) -> None:
-        """Measure a round and write it down."""
+    def _record(self, round: int, report: RoundReport) -> str | None:
+        """Measure a round and write it down; or say why not, where the models turn out to be no numbers any more."""
         started = time.perf_counter()
         with called_back(f"evaluation after round {round}"):
             average = self.engine.average() if self._is_evaluated(round) else None
             metrics = self._measure(round, report, average)
+        if self.on_divergence == "stop" and not math.isfinite(metrics.get("consensus", 0.0)):
+            return self._divergence(round, report)
         timings = {
             "round": round,
             "seconds_local": report.seconds_local,
@@ -522,6 +542,7 @@ class _Simulation:
         self.history.append(metrics)
         self.timings.append(timings)
         self.observer.round(metrics, timings)
+        return None
 
     def _due(self, round: int, every: int) -> bool:
         return round == self.experiment.rounds or (every > 0 and round % every == 0)
@@ -538,7 +559,8 @@ class _Simulation:
         metrics: Metrics = {
             "round": round,
             "lr": self.experiment.lr * self.experiment.lr_decay ** (round - 1),
-            "local_loss": float(report.losses.nanmean()),
+            # Who did not train has no loss; who broke has one that is no number.
+            "local_loss": float(report.losses[~report.losses.isnan() | report.broken].mean()),
             "bytes_per_client": float(report.client_bytes.mean()),
             "bytes_round": sent,
             "bytes_total": before + sent,
@@ -568,11 +590,12 @@ class _Simulation:
         return self.group.collect(torch.cat(own), self.engine.own, self.engine.clients)
 
     def _divergence(self, round: int, report: RoundReport) -> str:
-        client = int(report.broken.nonzero()[0])
-        count = int(report.broken.sum())
-        who = f"client {client}" if count == 1 else f"{count} clients, the first of them client {client}"
+        broken = report.broken.nonzero().flatten().tolist()
+        who = f" at client {broken[0]}" if broken else ""  # nobody's loss or message: what came of the messages
+        if len(broken) > 1:
+            who = f" at {len(broken)} clients, the first of them client {broken[0]}"
         advice = "a smaller lr" if self.experiment.clip else "a smaller lr, or clip (for example clip=10)"
-        return f"diverged in round {round} at {who}: the loss is not finite any more. Try {advice}."
+        return f"diverged in round {round}{who}: the loss or the model is not finite any more. Try {advice}."
 
     def _result(self, diverged: str | None, average: Tensor) -> Run:
         return Run(

@@ -16,9 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from gossamer import Experiment, per_client, simulate
+from gossamer.engines import Plan
 from gossamer.errors import ExperimentError, GossamerError, RunFolderError
+from gossamer.methods import DFedAvg, Local, Message, Round, State
 from gossamer.parts import NOT_THE_USERS
-from gossamer.simulation import Diverged, Interrupted, Metrics, Silent
+from gossamer.preparation import prepare
+from gossamer.simulation import EXPERIMENT, Diverged, Interrupted, Metrics, Silent, _folder
 from gossamer.workers import Group, WorkerLost, as_group, can_fork, launch
 from problems import samples, tiny_net
 
@@ -103,6 +106,72 @@ def test_a_mistake_in_a_users_code_is_told_with_its_line(workers: int) -> None:
     with pytest.raises(GossamerError, match=rf"^round 1, client 5: LookupError: a sample .* stand {where}$") as told:
         simulate(poisoned(CLIENTS - 1), workers=workers)
     assert told.value.exit_code == 2
+
+
+class Leaving(nn.Module):
+    """Ends the process that it runs in, as no module should, when it is called for the last time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.left = nn.Linear(3, 3), 20
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.left -= 1
+        if not self.left:
+            sys.exit(0)
+        scores: Tensor = self.layer(inputs)
+        return scores
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_users_code_that_ends_the_process_is_a_mistake(workers: int) -> None:
+    with pytest.raises(ExperimentError, match=r"^round \d, client \d: SystemExit: 0 \(.*line \d+, in forward\)$"):
+        simulate(experiment(model=Leaving), workers=workers, chunk=1, step="eager")
+
+
+class OtherMessage(DFedAvg):
+    def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
+        return state, {"x" if round.number < 1 else "z": local["y"]}
+
+
+class ShortMessage(DFedAvg):
+    def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
+        return state, {"x": local["y"] if round.number < 1 else local["y"][:5]}
+
+
+class OtherState(DFedAvg):
+    def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
+        return state if round.number < 1 else state | {"z": local["y"]}, {"x": local["y"]}
+
+
+class NoState(DFedAvg):
+    def receive(self, state: State, mixed: Message, round: Round) -> State:
+        return {"x": mixed["x"]} if round.number < 1 else None  # type: ignore[return-value]
+
+
+class ShortState(DFedAvg):
+    def receive(self, state: State, mixed: Message, round: Round) -> State:
+        return {"x": mixed["x"] if round.number < 1 else mixed["x"][:5]}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("chunk", [1, 2])
+@pytest.mark.parametrize("method", [OtherMessage, ShortMessage, OtherState, NoState, ShortState])
+def test_a_method_that_gives_something_else_in_a_later_round_is_refused(method: Any, chunk: int, workers: int) -> None:
+    with pytest.raises(ExperimentError, match=r"^round 2: the method's `(finish|receive)` gives "):
+        simulate(experiment(method=method(), rounds=3), workers=workers, chunk=chunk)
+
+
+class Exploding(DFedAvg):
+    def receive(self, state: State, mixed: Message, round: Round) -> State:
+        return {"x": mixed["x"] * (1.0 if round.number < 2 else float("inf"))}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_models_that_break_in_the_last_round_are_noticed(workers: int, tmp_path: Path) -> None:
+    with pytest.raises(Diverged, match=r"^diverged in round 3: the loss or the model is not finite") as caught:
+        simulate(experiment(method=Exploding(), rounds=3), workers=workers, out=tmp_path / "r")
+    assert list(caught.value.run.metrics["round"]) == [1, 2]
 
 
 @pytest.mark.usefixtures("ours")
@@ -339,6 +408,31 @@ def test_more_workers_than_clients_is_said_and_done_with_fewer() -> None:
 def test_options_that_mean_nothing_are_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ExperimentError, match=says):
         simulate(experiment(), **options)
+
+
+def test_clients_at_a_time_that_there_are_not_is_said() -> None:
+    listener = Listening()
+    simulate(experiment(), workers=2, chunk=99, observer=listener)
+    assert listener.said == ["3 clients at a time, not 99 as asked: a worker has 3 clients"]
+
+
+def test_a_restart_that_only_one_worker_knows_of_is_one_for_all(tmp_path: Path) -> None:
+    """A launcher counts restarts for each machine, and may tell the first worker of none."""
+    described = experiment()
+    simulate(described, workers=2, out=tmp_path / "unfinished")
+    assert (tmp_path / "unfinished" / EXPERIMENT).is_file()
+
+    def work(group: Group) -> tuple[str, bool]:
+        os.environ["TORCHELASTIC_RESTART_COUNT"] = str(group.rank)
+        path = tmp_path / ("unfinished" if group.rank else "new")
+        folder, going_on = _folder(group, path, described, False, prepare(described), Plan())
+        return folder.path.name, going_on
+
+    try:
+        assert as_group(2, torch.device("cpu"), work) == ("unfinished", True)
+    finally:
+        del os.environ["TORCHELASTIC_RESTART_COUNT"]
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "many"])

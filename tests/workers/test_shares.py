@@ -227,6 +227,8 @@ def test_what_the_workers_say_to_each_other(way: str) -> None:
         return (
             group.tell(f"worker {group.rank} says ü" * (1 + group.rank)),
             group.tell("" if group.first else "x"),
+            group.tell("second" if group.rank else "first", speaker=1),
+            group.who(group.rank == 1),
             group.any(group.rank == 1),
             group.any(False),
             group.sum(torch.ones(2) * (group.rank + 1)).tolist(),
@@ -234,9 +236,9 @@ def test_what_the_workers_say_to_each_other(way: str) -> None:
             os.getpid(),
         )
 
-    words, silence, yes, no, total, everyone, process = together(2, work, way)
+    words, silence, second, who, yes, no, total, everyone, process = together(2, work, way)
     assert words == "worker 0 says ü"
-    assert silence == ""
+    assert (silence, second, who) == ("", "second", [1])
     assert (yes, no, total) == (True, False, [3.0, 3.0])
     assert everyone[0] == float("inf")
     assert everyone[1] == 2.0

@@ -135,6 +135,8 @@ class ChunkRunner:
         self._frugal = frugal and can_build(training.model.initial.device)
         self.trouble: str | None = None
         """Why steps are not run as the plan says, if they are not."""
+        self.in_effect = plan
+        """The plan, with the way in which steps are really taken."""
         self._model = training.model
         self._seen: Counter[tuple[Any, ...]] = Counter()
         self._ready: dict[tuple[Any, ...], Step] = {}
@@ -260,14 +262,17 @@ class ChunkRunner:
                 return
             recorded = record(given)
         except Exception as error:  # whatever a user's own model or method may raise
-            self.trouble = f"a step cannot be recorded, and is taken as written: {gist(error)}"
+            self._fall_back("eager", f"a step cannot be recorded, and is taken as written: {gist(error)}")
             return
         if compiles:
             try:
                 recorded.compile(given)
             except Exception as error:  # no compiler, or one that does not know some operation
-                self.trouble = f"a step cannot be compiled, and is replayed as recorded: {gist(error)}"
+                self._fall_back("traced", f"a step cannot be compiled, and is replayed as recorded: {gist(error)}")
         self._ready[shape] = recorded
+
+    def _fall_back(self, step: How, trouble: str) -> None:
+        self.trouble, self.in_effect = trouble, self.plan._replace(step=step)
 
     def _record(self, index: int, alone: bool, steps: int | None, given: Given) -> "Recorded":
         from gossamer.engines.recorded import Recorded  # torch's tracer takes a while to import

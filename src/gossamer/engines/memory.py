@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from gossamer.errors import GossamerError
+from gossamer.errors import ExperimentError, GossamerError
 from gossamer.machine import free_memory
 from gossamer.methods import Message, Method, Round, State, mixes
 from gossamer.words import size
@@ -193,6 +193,8 @@ def unread_by_receive(method: Method, state: State, message: Message, round: Rou
     given = {name: value.view_as(value) for name, value in state.items()}  # tensors of their own, to tell them apart
     with _Uses(given.values()) as uses:
         after = method.receive(dict(given), mixed, round)
+    if not isinstance(after, dict):
+        raise ExperimentError(f"round {round.number + 1}: the method's `receive` gives {after!r}, and no state")
     returned = {id(value) for value in after.values()}
     return [name for name, value in given.items() if id(value) not in uses.seen | returned]
 

@@ -21,6 +21,7 @@ from gossamer.engines.chunk import RECORD_AT, ChunkRunner, Plan, Prepared
 from gossamer.engines.client import About, Training, about_client, about_clients, full_gradient, this_round
 from gossamer.engines.memory import Buffers, is_small, unread_by_receive
 from gossamer.engines.threads import on_threads
+from gossamer.errors import ExperimentError
 from gossamer.methods import Message, Operator, Round, State, gossip_steps
 from gossamer.mixing import Mixer, Traffic
 from gossamer.parts import called_back
@@ -73,6 +74,7 @@ class Stacked:
         self.mixer = Mixer(training.network, self.places, group)
         self._rehearse()  # before there is a state: what that needs for a moment does not come on top of it
         self._buffers = Buffers(initial, self.own, self.clients, spill, group)
+        self._shapes, self._sends = shapes(self.state), dict[str, tuple[int, ...]]()
         self.done = 0
         """Rounds that are whole; of a state that was loaded, the loader says it."""
 
@@ -218,6 +220,9 @@ class Stacked:
                 rows = _as_index(chunk, self.own.start)
                 state = {name: value[rows] for name, value in self.state.items()}
                 outcome = self.runner.run(state, prepared, index)
+                self._check("finish", "a state", self._shapes, outcome.state, index)
+                self._sends = self._sends or shapes(outcome.message)
+                self._check("finish", "a message", self._sends, outcome.message, index)
                 losses[rows] = outcome.losses
                 # Summed here, while they are in the cache: a sum is finite just if everything in it is, or nearly.
                 for value in outcome.message.values():
@@ -298,7 +303,15 @@ class Stacked:
                 {name: value[rows] for name, value in messages.items()},
                 about,
             )
+            self._check("receive", "a state", self._shapes, after, index)
             self._buffers.write(state, rows, after)
+
+    def _check(self, who: str, what: str, usual: Any, found: Any, index: int) -> None:
+        """Refuse what a method gives that fits nowhere. Its first step was tried before; this one may be later."""
+        if shapes(found) != usual:
+            raise ExperimentError(
+                f"round {index + 1}: the method's `{who}` gives {what} of {shapes(found)}, and not of {usual} as before"
+            )
 
     def _blocks(self) -> Iterator[slice]:
         """The own clients' rows, in blocks."""
@@ -338,6 +351,17 @@ def initial_rows(training: Training, clients: int) -> State:
     """The state of some clients before the first round."""
     initial = training.method.init(training.model.initial)
     return {name: value.expand(clients, *value.shape).clone() for name, value in initial.items()}
+
+
+def shapes(rows: Any) -> Any:
+    """The names and shapes of what one client has, of rows of it; the name of its type where it is something else.
+
+    >>> shapes({"x": torch.zeros(3, 2), "weight": torch.zeros(3)}), shapes(None)
+    ({'x': (2,), 'weight': ()}, 'NoneType')
+    """
+    if not isinstance(rows, dict) or not all(isinstance(value, Tensor) for value in rows.values()):
+        return type(rows).__name__
+    return {name: tuple(value.shape[1:]) for name, value in rows.items()}
 
 
 def _named(clients: np.ndarray) -> str:

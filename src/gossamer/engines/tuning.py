@@ -27,6 +27,7 @@ from gossamer.errors import ExperimentError
 from gossamer.machine import processor_and_features
 from gossamer.methods import State, mixes
 from gossamer.parts import told
+from gossamer.words import counted
 from gossamer.workers import FailedApart, apart
 
 #: Seconds of local work from which a measurement pays. It takes a few, most of them to import torch's tracer.
@@ -62,8 +63,12 @@ def choose_plan(
         return default_plan(training)
     convolves = model.initial.device.type == "cpu" and has_convolutions(model.template)
     layouts = [wanted.channels_last] if wanted.channels_last is not None else [False, True] if convolves else [False]
-    share, most = -(-len(training.batches.parts) // workers), most_at_once(training, workers)
     reason = "as asked"
+    if wanted.channels_last and not has_convolutions(model.template):
+        layouts, reason = [False], "the model has no convolution"
+    share, most = -(-len(training.batches.parts) // workers), most_at_once(training, workers)
+    if wanted.chunk is not None and wanted.chunk > share:
+        reason = f"a worker has {counted(share, 'client')}"
     chunks = [min(wanted.chunk, share)] if wanted.chunk is not None else sizes_to_try(share, most)
     if (wanted.chunk or 2) > 1 and (failure := try_step(training, trainable(training)[:2])):
         chunks, reason = [1], f"vmap cannot run this model or method: {gist(failure)}"
@@ -73,7 +78,7 @@ def choose_plan(
         chunk=min(plain.chunk, most) if wanted.chunk is None else chunks[0],
         step=wanted.step or "eager",
         channels_last=layouts[0],
-        reason=plain.reason if wanted.chunk is None else reason,
+        reason=plain.reason if wanted.chunk is None and reason == "as asked" else reason,
     )
     if len(trainable(training)) == 0 or (None not in wanted[:2] and len(layouts) == 1):
         return plain

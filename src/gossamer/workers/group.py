@@ -49,14 +49,21 @@ class Group:
         """Whether any worker says yes."""
         return bool(self.sum(torch.tensor([float(flag)], device=self.device)) > 0)
 
-    def tell(self, words: str) -> str:
-        """The words of the first worker, heard by all."""
+    def tell(self, words: str, speaker: int = 0) -> str:
+        """The words of one worker, heard by all."""
         # Sent as bytes, to which the others add nothing: torch's own way to send objects is to pickle them.
-        said = torch.tensor(list(words.encode()) if self.first else [], dtype=torch.uint8, device=self.device)
+        speaks = self.rank == speaker
+        said = torch.tensor(list(words.encode()) if speaks else [], dtype=torch.uint8, device=self.device)
         length = int(self.sum(torch.tensor([len(said)], device=self.device)))
-        if not self.first:
+        if not speaks:
             said = torch.zeros(length, dtype=torch.uint8, device=self.device)
         return bytes(self.sum(said).cpu().numpy()).decode()
+
+    def who(self, flag: bool) -> list[int]:
+        """The workers that say yes."""
+        flags = torch.zeros(self.size, device=self.device)
+        flags[self.rank] = float(flag)
+        return [rank for rank, said in enumerate(self.sum(flags).tolist()) if said]
 
     def room(self, like: Tensor, own: range, total: int) -> Tensor:
         """Memory for the rows of the own clients, each like the tensor that is given."""
