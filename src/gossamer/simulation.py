@@ -4,7 +4,6 @@
 """
 
 import json
-import math
 import os
 import shlex
 import signal
@@ -526,7 +525,7 @@ class _Simulation:
         with called_back(f"evaluation after round {round}"):
             average = self.engine.average() if self._is_evaluated(round) else None
             metrics = self._measure(round, report, average)
-        if self.on_divergence == "stop" and not math.isfinite(metrics.get("consensus", 0.0)):
+        if average is not None and self.on_divergence == "stop" and not bool(average.isfinite().all()):
             return self._divergence(round, report)
         timings = {
             "round": round,

@@ -30,7 +30,8 @@ def _about(report: BenchReport) -> Iterator[RenderableType]:
     here = machine()
     rate = f"{report.matrix_rate / 1e9:.3g} GFLOP/s in matrix products on one core"
     yield Text(f"{here['processor']}, {counted(usable_cores(), 'core')}, torch {here['torch']}: {rate}", style="dim")
-    shape = f"{report.clients:,} clients, {report.parameters:,} parameters, mini-batches of {report.batch:.3g}"
+    batch = f"{report.batch:.3g}" + ("" if report.batch.is_integer() else " on average")
+    shape = f"{report.clients:,} clients, {report.parameters:,} parameters, mini-batches of {batch}"
     yield Text(f"{shape}, {report.steps_per_round:,.0f} local steps in a round", style="dim")
     if report.gradients_per_step > 1:
         yield Text(f"A step takes {report.gradients_per_step} gradients, so the loop is counted per gradient.")
@@ -69,7 +70,8 @@ def _time(report: BenchReport) -> Iterator[RenderableType]:
     if report.best.workers > 1:
         parts["waiting"] = split.waiting
     shares = ", ".join(f"{name} {100 * part / split.total:.0f} %" for name, part in parts.items())
-    yield Text(f"A round takes {split.total:.3g} s: {shares}. Starting took {report.best.start_up:.1f} s.")
+    without = " The speeds above are without evaluation." if split.evaluation > 0.05 * split.total else ""
+    yield Text(f"A round takes {split.total:.3g} s: {shares}.{without} Starting took {report.best.start_up:.1f} s.")
 
 
 def _memory(report: BenchReport) -> Iterator[RenderableType]:
