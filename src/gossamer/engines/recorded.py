@@ -1,8 +1,8 @@
 """A local step recorded as the plain tensor operations it is made of, to be replayed and, if asked, compiled.
 
 A recording holds for tensors of the same shapes. Whatever a step takes from Python instead of from its tensors is fixed
-in it, which is why the learning rate comes in as a tensor, and why a step whose recordings of two rounds differ is not
-replayed at all. A branch on the value of a tensor cannot be recorded: that is an error here, and the caller goes on
+in it, which is why the learning rate comes in as a tensor, and why a step that asks for the number of its round is not
+recorded at all. A branch on the value of a tensor cannot be recorded: that is an error here, and the caller goes on
 without.
 """
 

@@ -220,9 +220,9 @@ class Stacked:
                 rows = _as_index(chunk, self.own.start)
                 state = {name: value[rows] for name, value in self.state.items()}
                 outcome = self.runner.run(state, prepared, index)
-                self._check("finish", "a state", self._shapes, outcome.state, index)
+                self._check("finish", "state", self._shapes, outcome.state, index)
                 self._sends = self._sends or shapes(outcome.message)
-                self._check("finish", "a message", self._sends, outcome.message, index)
+                self._check("finish", "message", self._sends, outcome.message, index)
                 losses[rows] = outcome.losses
                 # Summed here, while they are in the cache: a sum is finite just if everything in it is, or nearly.
                 for value in outcome.message.values():
@@ -303,15 +303,13 @@ class Stacked:
                 {name: value[rows] for name, value in messages.items()},
                 about,
             )
-            self._check("receive", "a state", self._shapes, after, index)
+            self._check("receive", "state", self._shapes, after, index)
             self._buffers.write(state, rows, after)
 
     def _check(self, who: str, what: str, usual: Any, found: Any, index: int) -> None:
         """Refuse what a method gives that fits nowhere. Its first step was tried before; this one may be later."""
-        if shapes(found) != usual:
-            raise ExperimentError(
-                f"round {index + 1}: the method's `{who}` gives {what} of {shapes(found)}, and not of {usual} as before"
-            )
+        if wrong := misfit(what, usual, found):
+            raise ExperimentError(f"round {index + 1}: the method's `{who}` gives something else than before: {wrong}")
 
     def _blocks(self) -> Iterator[slice]:
         """The own clients' rows, in blocks."""
@@ -362,6 +360,21 @@ def shapes(rows: Any) -> Any:
     if not isinstance(rows, dict) or not all(isinstance(value, Tensor) for value in rows.values()):
         return type(rows).__name__
     return {name: tuple(value.shape[1:]) for name, value in rows.items()}
+
+
+def misfit(what: str, usual: Any, rows: Any) -> str | None:
+    """Where rows differ from the usual shapes, in words.
+
+    >>> misfit("state", {"x": (2,)}, {"x": torch.zeros(3, 1)}), misfit("state", {"x": (2,)}, None)
+    ("'x' of the state is (1,), not (2,)", 'the state is a NoneType')
+    """
+    found = shapes(rows)
+    if found == usual:
+        return None
+    if not isinstance(found, dict):
+        return f"the {what} is a {found}"
+    name = next(name for name in {**usual, **found} if usual.get(name) != found.get(name))
+    return f"'{name}' of the {what} is {found.get(name, 'nothing')}, not {usual.get(name, 'nothing')}"
 
 
 def _named(clients: np.ndarray) -> str:

@@ -20,12 +20,12 @@ from gossamer.engines.built import can_build, put
 from gossamer.engines.chunk import ChunkRunner, How, Plan, gist
 from gossamer.engines.client import Training, about_clients, this_round
 from gossamer.engines.memory import is_small
-from gossamer.engines.stacked import default_plan, initial_rows
+from gossamer.engines.stacked import default_plan, initial_rows, misfit, shapes
 from gossamer.engines.threads import on_threads
 from gossamer.engines.trials import Candidates, Trial, measure
 from gossamer.errors import ExperimentError
 from gossamer.machine import processor_and_features
-from gossamer.methods import State, mixes
+from gossamer.methods import mixes
 from gossamer.parts import told
 from gossamer.words import counted
 from gossamer.workers import FailedApart, apart
@@ -158,7 +158,8 @@ def try_step(training: Training, clients: np.ndarray) -> Exception | None:
             # Nobody to talk to here: each hears itself, which has the shapes of what it will hear.
             mixed = {key: message[name] for key, (name, _) in mixes(method.sends, message).items()}
             received = each(lambda s, m, a: method.receive(s, m, this_round(training, 0, a)))(after, mixed, about)
-            _same_shapes(state, received)
+            if wrong := misfit("state", shapes(state), received):
+                raise ValueError(f"after receive, {wrong}")
             each(method.model)(received)
         except Exception as error:  # whatever a user's own code may raise
             return error
@@ -216,11 +217,3 @@ def _rowwise(function: Any) -> Any:
         )
 
     return call
-
-
-def _same_shapes(kept: State, received: State) -> None:
-    """Refuse a method that forgets a part of its state, or changes its shape."""
-    for name, rows in kept.items():
-        if name not in received or received[name].shape != rows.shape:
-            found = tuple(received[name].shape[1:]) if name in received else "nothing"
-            raise ValueError(f"after receive, '{name}' of the state is {found}, not {tuple(rows.shape[1:])}")
