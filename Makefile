@@ -31,7 +31,7 @@ which-method: $(READY)
 	cp runs/which-method-mnist/table.md docs/tables/which-method-mnist.md
 
 docs: $(READY)
-	$(BIN)/python -m gossamer.reference docs
+	$(BIN)/python -m gossamer.pages.manual docs
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -191,7 +191,7 @@ def main(name: str, role: str, number: int, options: str) -> None:
         import torch
 
         from gossamer.bench import flops_per_sample, gradients_per_step, steps_of_round
-        from gossamer.preparation import prepare
+        from gossamer.experiment.preparation import prepare
 
         torch.set_num_threads(number)
         training = prepare(workload.experiment()).training

@@ -26,10 +26,10 @@ from rich.table import Table
 from benchmarks.run import measured_by
 from gossamer import Experiment, simulate
 from gossamer.data import Dataset, Samples, Scaling
-from gossamer.machine import usable_cores
-from gossamer.preparation import Prepared
+from gossamer.experiment.preparation import Prepared
 from gossamer.simulation import Metrics
-from gossamer.words import size
+from gossamer.system.machine import usable_cores
+from gossamer.system.words import size
 
 HEADS = ["run", "clients", "model", "method", "workers", "start", "local", "mixing", "a round", "state", "memory"]
 

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks.workloads import NEVER, WORKLOADS
-from gossamer.engines import Training
-from gossamer.machine import usable_cores
-from gossamer.preparation import prepare
+from gossamer.experiment.preparation import prepare
+from gossamer.system.machine import usable_cores
+from gossamer.training import Training
 
 Over = Callable[[], None]
 

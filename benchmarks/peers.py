@@ -39,18 +39,18 @@ from benchmarks.contender import ROOT
 from benchmarks.run import measured_by, progress
 from gossamer import Experiment
 from gossamer.bench import size_of
-from gossamer.engines.client import Training, about_client, this_round
-from gossamer.peers import letters
-from gossamer.peers import wire_pb2 as wire
-from gossamer.peers.certificates import server_name
+from gossamer.experiment.preparation import prepare
 from gossamer.peers.data import peer_training
-from gossamer.peers.kit import Kit, open_kit, write_kits
-from gossamer.peers.links import Link
+from gossamer.peers.identity.certificates import server_name
+from gossamer.peers.identity.kit import Kit, open_kit, write_kits
+from gossamer.peers.identity.roster import Exchange, Member, Roster
 from gossamer.peers.peer import Peer
 from gossamer.peers.process import run_peer
-from gossamer.peers.roster import Exchange, Member, Roster
-from gossamer.peers.schema import Schema
-from gossamer.preparation import prepare
+from gossamer.peers.store import letters
+from gossamer.peers.wire import wire_pb2 as wire
+from gossamer.peers.wire.links import Link
+from gossamer.peers.wire.schema import Schema
+from gossamer.training.steps import Training, about_client, this_round
 
 #: 11.2 million parameters, on images of 8 × 8: it is the model that is large. And one of almost nothing.
 LARGE = "resnet-18"

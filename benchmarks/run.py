@@ -31,9 +31,9 @@ from rich.table import Table
 from benchmarks.contender import Contender, options_of
 from benchmarks.workloads import WORKLOADS, Workload
 from gossamer.bench import machine
-from gossamer.engines.built import kept_steps
-from gossamer.machine import usable_cores
-from gossamer.words import counted
+from gossamer.engines.steps.compiled import kept_steps
+from gossamer.system.machine import usable_cores
+from gossamer.system.words import counted
 
 LOOP_1, LOOP_ALL, ENGINE_1, ENGINE_ALL = "loop 1", "loop all", "engine 1", "engine all"
 #: Packages that can be measured too, by the name under which they are installed.

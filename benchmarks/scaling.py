@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.run import contending, measured_by, nothing_kept, progress
-from gossamer.words import size
+from gossamer.system.words import size
 
 SIZES = (100, 300, 1000, 3000, 10_000)
 #: Neighbours of each client, and how many clients there are then.

@@ -9,7 +9,7 @@ from torch import nn
 from benchmarks.loops import LOOPS, Draw, Loop, Work
 from gossamer import Experiment
 from gossamer.data import Dataset, Samples, Scaling
-from gossamer.engines import Training
+from gossamer.training import Training
 
 #: More rounds than are ever reached, so that the last one, which is always evaluated, never comes.
 NEVER = 1_000_000

@@ -19,12 +19,12 @@ import grpc
 import pytest
 
 from gossamer import Experiment
-from gossamer.peers import wire_pb2 as wire
-from gossamer.peers.certificates import server_name
-from gossamer.peers.kit import open_kit
-from gossamer.peers.letters import Damaged, Letter
-from gossamer.peers.links import SERVICE
+from gossamer.peers.identity.certificates import server_name
+from gossamer.peers.identity.kit import open_kit
 from gossamer.peers.peer import Peer
+from gossamer.peers.store.letters import Damaged, Letter
+from gossamer.peers.wire import wire_pb2 as wire
+from gossamer.peers.wire.links import SERVICE
 from networks import make_peers
 
 #: Whoever waits longer than this waits in vain, however slow the machine.

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from attacker import Live, pieces
-from gossamer.peers import wire_pb2 as wire
+from gossamer.peers.wire import wire_pb2 as wire
 
 #: What a peer is sent, made of a good letter.
 Bad = Callable[[wire.Header, bytes], Iterable[bytes | wire.Piece]]

@@ -31,7 +31,7 @@ def run(
 
     import torch
 
-    from gossamer import cli
+    from gossamer.commands import main as cli
     from gossamer.engines import Stacked
 
     torch.set_num_threads(1)

@@ -8,7 +8,7 @@ import tempfile
 import pytest
 import torch
 
-from gossamer import startup
+from gossamer.system import startup
 
 torch.set_num_threads(1)
 os.environ.setdefault("GOSSAMER_WORKERS", "1")  # tests that want more say so

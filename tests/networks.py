@@ -13,14 +13,14 @@ from torch import Tensor
 
 from forked import Forked
 from gossamer import Experiment
+from gossamer.experiment.preparation import prepare
 from gossamer.peers.data import peer_training
-from gossamer.peers.journal import under
-from gossamer.peers.kit import open_kit, write_kits
+from gossamer.peers.identity.kit import open_kit, write_kits
+from gossamer.peers.identity.roster import Exchange, Member, Roster
 from gossamer.peers.peer import Peer
 from gossamer.peers.replay import replay
-from gossamer.peers.roster import Exchange, Member, Roster
-from gossamer.peers.weather import Weather
-from gossamer.preparation import prepare
+from gossamer.peers.store.journal import under
+from gossamer.peers.wire.weather import Weather
 
 SECONDS = 120
 

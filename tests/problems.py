@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from gossamer import Experiment, per_client
 from gossamer.data import Dataset
 from gossamer.engines import Stacked, Wanted, choose_plan
+from gossamer.experiment.preparation import prepare
 from gossamer.graphs import Claims, Network
 from gossamer.methods import METHODS
-from gossamer.preparation import prepare
 
 FEATURES, CLASSES = 3, 3
 

@@ -4,18 +4,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gossamer.comparison import compare
     from gossamer.data import per_client
     from gossamer.errors import GossamerError
     from gossamer.experiment import Experiment
     from gossamer.simulation import Run, resume, simulate
+    from gossamer.studies.study import compare
 
 #: What a user may import from here, and the room it lives in. Loaded when first asked for, since torch takes seconds.
 _ROOMS = {
     "Experiment": "gossamer.experiment",
     "GossamerError": "gossamer.errors",
     "Run": "gossamer.simulation",
-    "compare": "gossamer.comparison",
+    "compare": "gossamer.studies.study",
     "per_client": "gossamer.data",
     "resume": "gossamer.simulation",
     "simulate": "gossamer.simulation",

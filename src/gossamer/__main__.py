@@ -2,13 +2,13 @@
 
 import sys
 
-from gossamer import startup
+from gossamer.system import startup
 
 
 def main() -> None:
     """Run the command line."""
     with startup.importing(sys.argv[1:]):
-        from gossamer.cli import main as run
+        from gossamer.commands.main import main as run
     startup.put_off_compiler()
     startup.stop_when_terminated()
     try:

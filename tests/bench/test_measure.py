@@ -27,8 +27,8 @@ from gossamer.bench import (
     steps_of_round,
 )
 from gossamer.errors import ExperimentError
+from gossamer.experiment.preparation import prepare
 from gossamer.methods import METHODS
-from gossamer.preparation import prepare
 from gossamer.terminal.bench_table import bench_view
 
 TINY = {"clients": 4, "local_steps": 2, "batch_size": 4, "rounds": 6, "model": "softmax"}
@@ -44,7 +44,7 @@ def shown(report):
 def measured():
     told = []
     with pytest.MonkeyPatch.context() as patch:  # on a busy machine even this would be too long
-        patch.setattr("gossamer.bench._short_enough", lambda experiment, *_: (experiment, None))
+        patch.setattr("gossamer.bench.measurement._short_enough", lambda experiment, *_: (experiment, None))
         report = measure(Experiment(method="dfedsam", **TINY), workers=2, seconds=0.06, say=told.append)
     assert len(told) == 2 + 2 * TURNS + 2  # the experiment, the limit, two loops in turns, two engines
     return report

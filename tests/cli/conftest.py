@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from forked import Forked
-from gossamer import cli, terminal
+from gossamer import terminal
+from gossamer.commands import main as cli
 
 #: A closed port: every download fails at once, without a network.
 NOWHERE = "http://127.0.0.1:9"

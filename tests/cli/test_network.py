@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gossamer import Experiment
-from gossamer.peers.kit import open_kit
+from gossamer.peers.identity.kit import open_kit
 from gossamer.runs.checkpoint import load_tensors, save_tensors
 from networks import make_kits, make_peers, run_together
 
@@ -112,7 +112,8 @@ def test_networks_that_cannot_work(
 
 def test_other_commands_do_not_wait_for_what_peers_need() -> None:
     code = (
-        "import sys, gossamer.cli; print([m for m in ('grpc', 'cryptography', 'google.protobuf') if m in sys.modules])"
+        "import sys, gossamer.commands.main; "
+        "print([m for m in ('grpc', 'cryptography', 'google.protobuf') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
-from gossamer import Experiment, cli, simulate
+from gossamer import Experiment, simulate
+from gossamer.commands import main as cli
 from gossamer.runs import RunFolder
 
 Command = Callable[..., Any]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gossamer import startup
+from gossamer.system import startup
 
 Command = Callable[..., Any]
 Settings = Callable[..., list[str]]
@@ -33,7 +33,7 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_command_line_imports_only_what_every_command_needs() -> None:
-    done = python("import sys, gossamer.cli; print(*sys.modules)")
+    done = python("import sys, gossamer.commands.main; print(*sys.modules)")
     assert done.stderr == ""
     assert (HEAVY | {"pandas"}) & set(done.stdout.split()) == set()  # a run's result is a table, but not its rounds
 
@@ -56,7 +56,7 @@ def test_the_compiler_is_put_off_and_not_away() -> None:
     done = python("""
 import sys
 import torch
-from gossamer.startup import put_off_compiler
+from gossamer.system.startup import put_off_compiler
 
 put_off_compiler()
 gradient = torch.func.vmap(torch.func.grad(lambda x: x.pow(3).sum()))
@@ -118,7 +118,7 @@ def test_nothing_is_shown_while_a_shell_completes(screen: Terminal, monkeypatch:
 def test_nothing_is_shown_without_a_terminal(stream: str) -> None:
     done = python(f"""
 import io, sys
-from gossamer.startup import importing
+from gossamer.system.startup import importing
 real, sys.stderr = sys.stderr, {stream}
 with importing(["run"]):
     pass
@@ -129,7 +129,7 @@ print(sys.stderr and sys.stderr.getvalue(), file=real)
 
 CTRL_C = """
 import os, signal, sys
-from gossamer.startup import importing
+from gossamer.system.startup import importing
 {before}
 with importing(["run"]):
     try:

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple, get_args
 import pytest
 from typer.main import get_command
 
-from gossamer.cli import app, overrides, parse_sweep
-from gossamer.comparison import Plan, load_plan, variants
+from gossamer.commands.main import app, overrides, parse_sweep
 from gossamer.experiment import load_experiment
 from gossamer.methods import Operator, Round
-from gossamer.peers.roster import load_roster
-from gossamer.reference import PAGES as GENERATED
+from gossamer.pages.manual import PAGES as GENERATED
+from gossamer.peers.identity.roster import load_roster
+from gossamer.studies.study import Plan, load_plan, variants
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

@@ -6,9 +6,9 @@ import torch
 
 from gossamer import Experiment
 from gossamer.engines import Stacked
+from gossamer.experiment.preparation import prepare
 from gossamer.methods import METHODS
 from gossamer.methods.dispfl import active_counts
-from gossamer.preparation import prepare
 from problems import graph_for, samples, tiny_net
 
 CLIENTS = 8

@@ -10,9 +10,9 @@ from torch import nn
 from gossamer import Experiment
 from gossamer.engines import Isolated, Plan, Stacked
 from gossamer.errors import GossamerError
+from gossamer.experiment.preparation import prepare
 from gossamer.graphs import GRAPHS
 from gossamer.methods import METHODS, LocalGECL
-from gossamer.preparation import prepare
 from problems import engine, graph_for, samples, tiny_net
 
 CLIENTS = 9

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gossamer import Experiment, simulate
 from gossamer.data import Augmentation, Dataset, Samples, Scaling
-from gossamer.engines.chunk import ChunkRunner
+from gossamer.engines.steps.chunk import ChunkRunner
 from gossamer.errors import ExperimentError
 from gossamer.methods import METHODS
 from problems import Weights, engine, metropolis, play, samples, tiny_net

@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from gossamer.engines.isolated import Client
-from gossamer.peers import letters, links, service
+from gossamer.engines.reference import Client
 from gossamer.peers.report import Report
+from gossamer.peers.store import letters
+from gossamer.peers.wire import links, service
 from gossamer.runs import checkpoint
 
 

@@ -9,10 +9,11 @@ import pytest
 
 from attacker import SECONDS, Live
 from bad_letters import PICKLED
-from gossamer.peers import links, neighbours
-from gossamer.peers import wire_pb2 as wire
-from gossamer.peers.journal import TwoProcesses
-from gossamer.peers.kit import open_kit
+from gossamer.peers import neighbours
+from gossamer.peers.identity.kit import open_kit
+from gossamer.peers.store.journal import TwoProcesses
+from gossamer.peers.wire import links
+from gossamer.peers.wire import wire_pb2 as wire
 from networks import free_ports, make_peers
 
 SAME_KIT = "another process speaks for this peer"

@@ -14,11 +14,11 @@ import trustme
 
 from attacker import CALL, SECONDS, Live, experiment, pieces
 from bad_letters import PICKLED
-from gossamer.peers import service, tls
-from gossamer.peers import wire_pb2 as wire
-from gossamer.peers.certificates import Authority, server_name
-from gossamer.peers.kit import open_kit
-from gossamer.peers.roster import Member
+from gossamer.peers.identity.certificates import Authority, server_name
+from gossamer.peers.identity.kit import open_kit
+from gossamer.peers.identity.roster import Member
+from gossamer.peers.wire import service, tls
+from gossamer.peers.wire import wire_pb2 as wire
 from networks import make_kits, make_peers
 
 # Calls

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from attacker import Live, pieces
 from bad_letters import BAD_LETTERS, attack, digest
-from gossamer.peers import wire_pb2 as wire
+from gossamer.peers.wire import wire_pb2 as wire
 
 
 @pytest.mark.parametrize("name", BAD_LETTERS)

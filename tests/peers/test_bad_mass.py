@@ -8,7 +8,7 @@ import pytest
 
 from attacker import Live, experiment, pieces
 from bad_letters import Bad, attack, digest
-from gossamer.peers import wire_pb2 as wire
+from gossamer.peers.wire import wire_pb2 as wire
 from networks import make_kits
 
 

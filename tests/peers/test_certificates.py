@@ -9,7 +9,7 @@ import trustme
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from gossamer.peers.certificates import (
+from gossamer.peers.identity.certificates import (
     Authority,
     CertificateError,
     check_certificate,

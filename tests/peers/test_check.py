@@ -13,11 +13,11 @@ import pytest
 
 from gossamer.errors import GossamerError
 from gossamer.experiment import Experiment
-from gossamer.peers import check as check_module
-from gossamer.peers.certificates import Authority, server_name
-from gossamer.peers.check import Hello, check_network, disagreement, probe
-from gossamer.peers.kit import KitError, open_kit, renew, revoke, write_kits
-from gossamer.peers.roster import Member, Roster
+from gossamer.peers.identity.certificates import Authority, server_name
+from gossamer.peers.identity.kit import KitError, open_kit, renew, revoke, write_kits
+from gossamer.peers.identity.roster import Member, Roster
+from gossamer.peers.tools import check as check_module
+from gossamer.peers.tools.check import Hello, check_network, disagreement, probe
 
 NAMES = ("alice", "bob", "carol")
 

@@ -14,14 +14,14 @@ import torch
 from gossamer.data import UNSCALED, Scaling
 from gossamer.data import catalog as catalog_module
 from gossamer.data.catalog import DATASETS
-from gossamer.engines import Training
-from gossamer.engines.isolated import Client
+from gossamer.engines.reference import Client
 from gossamer.errors import DataError, GossamerError
 from gossamer.experiment import Experiment
+from gossamer.experiment.preparation import prepare
 from gossamer.peers.data import Described, _known, own_samples, peer_training, rehearse
-from gossamer.peers.kit import Kit
-from gossamer.peers.roster import Member, Roster
-from gossamer.preparation import prepare
+from gossamer.peers.identity.kit import Kit
+from gossamer.peers.identity.roster import Member, Roster
+from gossamer.training import Training
 
 RNG = np.random.default_rng(0)
 X = RNG.integers(0, 17, (30, 1, 8, 8), dtype=np.uint8)

@@ -12,11 +12,11 @@ import pytest
 
 from gossamer.errors import GossamerError
 from gossamer.experiment import Experiment
-from gossamer.peers import certificates as certificates_module
-from gossamer.peers import kit as kits_module
-from gossamer.peers.certificates import Authority, CertificateError, check_certificate, valid_until
-from gossamer.peers.kit import KitError, kits_in, open_kit, renew, revoke, write_kits
-from gossamer.peers.roster import Member, Roster
+from gossamer.peers.identity import certificates as certificates_module
+from gossamer.peers.identity import kit as kits_module
+from gossamer.peers.identity.certificates import Authority, CertificateError, check_certificate, valid_until
+from gossamer.peers.identity.kit import KitError, kits_in, open_kit, renew, revoke, write_kits
+from gossamer.peers.identity.roster import Member, Roster
 
 NAMES = ("alice", "bob", "carol")
 ROSTER = Roster(

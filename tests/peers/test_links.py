@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from gossamer import Experiment
-from gossamer.peers import letters, links, tls
-from gossamer.peers import wire_pb2 as wire
-from gossamer.peers.kit import open_kit
+from gossamer.peers.identity.kit import open_kit
+from gossamer.peers.store import letters
+from gossamer.peers.wire import links, tls
+from gossamer.peers.wire import wire_pb2 as wire
 from networks import SECONDS, make_kits
 
 #: Letters that are given up; in a few of a hundred, at the worst moment.

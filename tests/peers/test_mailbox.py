@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gossamer.peers.mailbox import Mailbox
+from gossamer.peers.store.mailbox import Mailbox
 
 
 @pytest.mark.parametrize("ticks", range(6))

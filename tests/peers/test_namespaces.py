@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from gossamer import Experiment, simulate
+from gossamer.experiment.preparation import prepare
 from gossamer.measure import Evaluator
-from gossamer.peers.kit import write_kits
-from gossamer.peers.roster import Exchange, Member, Roster
-from gossamer.preparation import prepare
+from gossamer.peers.identity.kit import write_kits
+from gossamer.peers.identity.roster import Exchange, Member, Roster
 from networks import SECONDS, Process, traces_of
 
 PEERS = 5

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from gossamer import Experiment, simulate
+from gossamer.experiment.preparation import prepare
 from gossamer.peers.replay import replay
-from gossamer.peers.weather import Weather
-from gossamer.preparation import prepare
+from gossamer.peers.wire.weather import Weather
 from networks import Process, make_kits, make_peers, replayed, run_together, state_of, traces_of
 
 PEERS = 5
@@ -101,9 +101,9 @@ ARRIVING = {"x": "arriving", "weight": "arriving_weight"}
 
 def total_mass(peers: list[Any]) -> dict[str, torch.Tensor]:
     """What the peers hold, what lies in their mailboxes, and what is owed to them."""
-    from gossamer.peers import wire_pb2 as wire
     from gossamer.peers.edges import parcel_of
     from gossamer.peers.mass import InEdge
+    from gossamer.peers.wire import wire_pb2 as wire
 
     states = [peer.client.state for peer in peers]
     total = {name: sum(state[name] for state in states) for name in ("x", "weight")}

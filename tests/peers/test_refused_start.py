@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from attacker import Live, experiment
-from gossamer import cli
+from gossamer.commands import main as cli
 from gossamer.errors import GossamerError
-from gossamer.peers.kit import open_kit, revoke
+from gossamer.peers.identity.kit import open_kit, revoke
 from networks import make_kits, make_peers
 
 

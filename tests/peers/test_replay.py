@@ -10,11 +10,11 @@ import torch
 
 from gossamer import Experiment
 from gossamer.engines import Isolated, Stacked, Trace
-from gossamer.engines.isolated import on_time, pushed_names
+from gossamer.engines.reference import on_time, pushed_names
 from gossamer.errors import GossamerError
+from gossamer.experiment.preparation import prepare
 from gossamer.methods import METHODS, LocalGECL, gossip_steps
 from gossamer.peers.replay import replay
-from gossamer.preparation import prepare
 from problems import graph_for, samples, tiny_net
 
 PEERS, ROUNDS = 5, 6

@@ -6,9 +6,9 @@ from typing import Any
 from cryptography import x509
 
 from gossamer import Experiment
-from gossamer.peers.certificates import CRL, Authority
-from gossamer.peers.kit import open_kit, revoke
-from gossamer.peers.revoked import Revoked
+from gossamer.peers.identity.certificates import CRL, Authority
+from gossamer.peers.identity.kit import open_kit, revoke
+from gossamer.peers.identity.revoked import Revoked
 from networks import make_kits
 
 

@@ -7,7 +7,7 @@ import pytest
 from gossamer.errors import GossamerError
 from gossamer.experiment import Experiment
 from gossamer.methods import METHODS
-from gossamer.peers.roster import Exchange, Member, Roster, RosterError, load_kit_roster, load_roster
+from gossamer.peers.identity.roster import Exchange, Member, Roster, RosterError, load_kit_roster, load_roster
 
 PEERS = """
 [peers.alice]

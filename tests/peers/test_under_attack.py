@@ -11,7 +11,7 @@ import pytest
 
 from attacker import SECONDS, Live, experiment
 from bad_letters import BAD_LETTERS
-from gossamer.peers import wire_pb2 as wire
+from gossamer.peers.wire import wire_pb2 as wire
 from networks import Process, make_kits
 
 #: Idle connections; a third of the files that we may open if that is less.

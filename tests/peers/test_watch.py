@@ -12,13 +12,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
-from gossamer import Experiment, cli, terminal
+from gossamer import Experiment, terminal
+from gossamer.commands import main as cli
 from gossamer.errors import GossamerError
-from gossamer.peers import check, metrics, watch
-from gossamer.peers.kit import open_kit
+from gossamer.peers.identity.kit import open_kit
 from gossamer.peers.neighbours import Neighbours
 from gossamer.peers.peer import Peer
-from gossamer.peers.watch import Seen, Watcher, follow
+from gossamer.peers.tools import check, metrics, watch
+from gossamer.peers.tools.watch import Seen, Watcher, follow
 from gossamer.terminal.network_table import network_table, progress_line
 from networks import SECONDS, free_ports, make_kits, make_peers
 

@@ -11,14 +11,14 @@ import torch
 from torch import nn
 
 from gossamer import Experiment, GossamerError, resume, simulate
-from gossamer.comparison import compare, variants
 from gossamer.errors import RunFolderError
 from gossamer.graphs import Matrix
 from gossamer.methods import DFedAvg, DFedSAM
+from gossamer.pages.curves import curve
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.record import read_run, read_runs
-from gossamer.runs.report import curve
 from gossamer.simulation import Diverged, Interrupted, Silent
+from gossamer.studies.study import compare, variants
 
 SMALL: dict[str, Any] = {
     "clients": 4,

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from gossamer import cli, terminal
+from gossamer import terminal
+from gossamer.commands import main as cli
 
 SMALL = ["clients=4", "rounds=3", 'dataset={name="digits", train_samples=200}', "model=softmax", "local_steps=2"]
 Call = Callable[..., tuple[int, str, str]]

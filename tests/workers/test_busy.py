@@ -3,7 +3,7 @@
 import pytest
 
 from gossamer import Experiment
-from gossamer.preparation import prepare
+from gossamer.experiment.preparation import prepare
 from gossamer.simulation import WORTH_A_WORKER, Silent, number_of_workers
 
 
@@ -19,7 +19,7 @@ from gossamer.simulation import WORTH_A_WORKER, Silent, number_of_workers
 def test_by_default_one_for_each_core_that_has_enough_to_do(
     clients: int, local_steps: int, cores: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gossamer.simulation.usable_cores", lambda: cores)
+    monkeypatch.setattr("gossamer.simulation.loop.usable_cores", lambda: cores)
     monkeypatch.delenv("GOSSAMER_WORKERS", raising=False)
     described = Experiment(
         clients=clients, model="softmax", batch_size=16, local_steps=local_steps, partition="iid",

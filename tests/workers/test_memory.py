@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from gossamer import Experiment, GossamerError, resume, simulate
 from gossamer.data import Dataset, Samples, Scaling
 from gossamer.engines import Isolated, OutOfMemory, Plan, Stacked, replayed
-from gossamer.engines.chunk import ChunkRunner
-from gossamer.machine import free_memory
+from gossamer.engines.steps.chunk import ChunkRunner
+from gossamer.experiment.preparation import prepare
 from gossamer.methods import METHODS, DFedAvg, Local, Message, Round, State
-from gossamer.preparation import prepare
 from gossamer.simulation import Diverged, Interrupted, Metrics, Run, Silent
+from gossamer.system.machine import free_memory
 from gossamer.workers import can_fork
 from gossamer.workers.board import Forked
 from problems import graph_for, samples, tiny_net

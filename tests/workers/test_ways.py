@@ -13,11 +13,11 @@ from torch.nn import functional
 
 from gossamer import Experiment, simulate
 from gossamer.data import Augmentation, Dataset, Samples, Scaling
-from gossamer.engines.built import kept_steps
-from gossamer.engines.fingerprint import fingerprint
+from gossamer.engines.steps.compiled import kept_steps
+from gossamer.engines.steps.fingerprint import fingerprint
+from gossamer.experiment.preparation import Prepared
 from gossamer.methods import DFedAvg, Local, Round, State
 from gossamer.methods.local import Gradient
-from gossamer.preparation import Prepared
 from gossamer.simulation import Metrics, Run, Silent
 from gossamer.workers import FailedApart, apart
 from problems import graph_for, samples, tiny_net
@@ -162,7 +162,7 @@ def test_steps_of_known_code_are_found_again(monkeypatch: pytest.MonkeyPatch) ->
         recorded.append(work)
         return apart(work)
 
-    monkeypatch.setattr("gossamer.engines.built.apart", counting)
+    monkeypatch.setattr("gossamer.engines.steps.compiled.apart", counting)
     known = experiment(dataset=samples([8] * 4, seed=1), model=lambda: nn.Linear(3, 3))
     first = run(known, chunk=4, step="compiled")
     assert len(recorded) == 1
@@ -180,7 +180,7 @@ def test_where_nothing_can_be_built_apart_this_process_compiles(monkeypatch: pyt
     def fails(work: Any) -> str:
         raise FailedApart("not today")
 
-    monkeypatch.setattr("gossamer.engines.built.apart", fails)
+    monkeypatch.setattr("gossamer.engines.steps.compiled.apart", fails)
     described = experiment(dataset=samples([8] * 4, seed=1), model=lambda: nn.Linear(3, 3))
     listener = Listening()
     compiled = run(described, listener, chunk=4, step="compiled")
@@ -299,7 +299,7 @@ def test_a_compiled_convolution_with_pooling() -> None:
 @pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("asked", [{}, {"chunk": 2}, {"chunk": 2, "channels_last": True}, {"step": "traced"}], ids=str)
 def test_what_is_not_asked_for_is_measured(monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]) -> None:
-    monkeypatch.setattr("gossamer.engines.tuning.WORTH_MEASURING", 0.0)
+    monkeypatch.setattr("gossamer.engines.planning.choice.WORTH_MEASURING", 0.0)
     described = experiment(dataset=colour_images(4), model=small_cnn)
     listener = Listening()
     found = run(described, listener, **asked)

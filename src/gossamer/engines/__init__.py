@@ -1,11 +1,10 @@
 """Who runs the clients."""
 
-from gossamer.engines.chunk import How, Plan
-from gossamer.engines.client import Training
-from gossamer.engines.isolated import Isolated, Trace
 from gossamer.engines.memory import OutOfMemory, check_room
+from gossamer.engines.planning.choice import Wanted, check_first_step, choose_plan
+from gossamer.engines.reference import Isolated, Trace
 from gossamer.engines.stacked import RoundReport, Stacked
-from gossamer.engines.tuning import Wanted, check_first_step, choose_plan
+from gossamer.engines.steps.chunk import How, Plan
 
 __all__ = [
     "How",
@@ -15,7 +14,6 @@ __all__ = [
     "RoundReport",
     "Stacked",
     "Trace",
-    "Training",
     "Wanted",
     "check_first_step",
     "check_room",

@@ -20,9 +20,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from gossamer.errors import ExperimentError, GossamerError
-from gossamer.machine import free_memory
 from gossamer.methods import Message, Method, Round, State, mixes
-from gossamer.words import size
+from gossamer.system.machine import free_memory
+from gossamer.system.words import size
 from gossamer.workers import ALONE, Group
 
 #: Bytes of state on a machine up to which a second copy of it is kept.

@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from gossamer.allocator import give_back, keep_freed_memory
-from gossamer.engines.chunk import RECORD_AT, ChunkRunner, Plan, Prepared
-from gossamer.engines.client import About, Training, about_client, about_clients, full_gradient, this_round
 from gossamer.engines.memory import Buffers, is_small, unread_by_receive
-from gossamer.engines.threads import on_threads
+from gossamer.engines.steps.chunk import RECORD_AT, ChunkRunner, Plan, Prepared
 from gossamer.errors import ExperimentError
 from gossamer.methods import Message, Operator, Round, State, gossip_steps
 from gossamer.mixing import Mixer, Traffic
 from gossamer.parts import called_back
-from gossamer.sums import sum_rows
+from gossamer.system.allocator import give_back, keep_freed_memory
+from gossamer.system.sums import sum_rows
+from gossamer.system.threads import on_threads
+from gossamer.training.steps import About, Training, about_client, about_clients, full_gradient, this_round
 from gossamer.workers import ALONE, Group, shares
 
 #: Below this many parameters a step is mostly overhead, which clients under `vmap` share.

@@ -14,7 +14,7 @@ from scipy.spatial import KDTree
 from gossamer.errors import GraphError
 from gossamer.graphs.network import Network, links
 from gossamer.graphs.spectrum import GraphSummary, summarise
-from gossamer.words import counted
+from gossamer.system.words import counted
 
 SUFFIXES = (".png", ".svg", ".pdf")
 PANELS = 4

@@ -11,7 +11,7 @@ from torch.func import vmap
 from gossamer.data import Dataset, Samples
 from gossamer.measure.widths import widest
 from gossamer.models import Loss, VectorModel, sample_losses
-from gossamer.sums import sum_rows
+from gossamer.system.sums import sum_rows
 from gossamer.workers import ALONE, Group
 
 #: Samples evaluated at once, at most: large enough for long matrix products. Of wide models fewer, so that the widest

@@ -11,7 +11,7 @@ from torch import Tensor
 from gossamer.graphs import Network
 from gossamer.methods import Message, Method, Operator, mixes, travelling
 from gossamer.mixing.exchange import Exchange
-from gossamer.sums import sum_rows
+from gossamer.system.sums import sum_rows
 from gossamer.workers import ALONE, Group
 
 Losses = np.ndarray | None

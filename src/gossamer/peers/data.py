@@ -40,16 +40,16 @@ from gossamer.data import (
     per_client,
 )
 from gossamer.data.formats import read_images
-from gossamer.engines.client import Training
-from gossamer.engines.isolated import own_samples_only
+from gossamer.engines.reference import own_samples_only
 from gossamer.errors import DataError, GossamerError, did_you_mean
 from gossamer.experiment import Experiment
+from gossamer.experiment.preparation import prepare
 from gossamer.models import CrossEntropy
 from gossamer.parts import import_dotted, own_code, part
-from gossamer.peers.kit import Kit
-from gossamer.peers.roster import EXPERIMENT_DATA
-from gossamer.preparation import prepare
+from gossamer.peers.identity.kit import Kit
+from gossamer.peers.identity.roster import EXPERIMENT_DATA
 from gossamer.randomness import Purpose, generator
+from gossamer.training.steps import Training
 
 ARRAYS = ("x", "y", "x_test", "y_test")
 IDX_TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")

@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.engines.isolated import together
+from gossamer.engines.reference import together
 from gossamer.methods import Message
-from gossamer.peers import wire_pb2 as wire
-from gossamer.peers.journal import under
-from gossamer.peers.letters import Letter
-from gossamer.peers.mailbox import Mailbox
 from gossamer.peers.mass import InEdge, OutEdge, Parcel
+from gossamer.peers.store.journal import under
+from gossamer.peers.store.letters import Letter
+from gossamer.peers.store.mailbox import Mailbox
+from gossamer.peers.wire import wire_pb2 as wire
 
 #: Less than this is a crumb: the least weight of a peer that gives is `LEAST_WEIGHT`, of which it gives a share.
 A_CRUMB = 1e-8

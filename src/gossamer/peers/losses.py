@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gossamer.graphs import Network
-from gossamer.peers import wire_pb2 as wire
+from gossamer.peers.wire import wire_pb2 as wire
 
 #: A training loss that is larger is not told to others, nor believed.
 LARGEST = 1e30

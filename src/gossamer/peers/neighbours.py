@@ -8,16 +8,16 @@ from functools import partial
 from pathlib import Path
 
 from gossamer.errors import GossamerError
-from gossamer.peers import wire_pb2 as wire
 from gossamer.peers.edges import Edges
-from gossamer.peers.journal import TwoProcesses
-from gossamer.peers.kit import Kit
-from gossamer.peers.links import Link
-from gossamer.peers.mailbox import Mailbox
+from gossamer.peers.identity.kit import Kit
 from gossamer.peers.pace import Pace
 from gossamer.peers.report import Log
 from gossamer.peers.standing import Standing
-from gossamer.peers.weather import Weather
+from gossamer.peers.store.journal import TwoProcesses
+from gossamer.peers.store.mailbox import Mailbox
+from gossamer.peers.wire import wire_pb2 as wire
+from gossamer.peers.wire.links import Link
+from gossamer.peers.wire.weather import Weather
 
 #: Seconds between notes about a neighbour that is waited for.
 REMIND = 10.0

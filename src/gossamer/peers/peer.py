@@ -18,28 +18,28 @@ from typing import Any
 import numpy as np
 import torch
 
-from gossamer.allocator import give_back
-from gossamer.engines.client import Training
-from gossamer.engines.isolated import Client, share_of
+from gossamer.engines.reference import Client, share_of
 from gossamer.errors import DivergenceError, RunFolderError
 from gossamer.methods import Message, Operator, arrived
-from gossamer.peers import wire_pb2 as wire
-from gossamer.peers.door import Door
 from gossamer.peers.edges import Edges, parcel_of
-from gossamer.peers.journal import Journal, Line, next_life, take_folder, under
-from gossamer.peers.kit import Kit
-from gossamer.peers.letters import Damaged, Letter
+from gossamer.peers.identity.kit import Kit
 from gossamer.peers.losses import Losses
-from gossamer.peers.mailbox import Mailbox
 from gossamer.peers.mass import Parcel, given
 from gossamer.peers.neighbours import Neighbours
-from gossamer.peers.outbox import Outbox
-from gossamer.peers.plan import Plan
 from gossamer.peers.report import Report
-from gossamer.peers.schema import Schema
-from gossamer.peers.service import Service
+from gossamer.peers.schedule import Plan
 from gossamer.peers.standing import AHEAD, Standing
-from gossamer.peers.weather import Weather
+from gossamer.peers.store.journal import Journal, Line, next_life, take_folder, under
+from gossamer.peers.store.letters import Damaged, Letter
+from gossamer.peers.store.mailbox import Mailbox
+from gossamer.peers.store.outbox import Outbox
+from gossamer.peers.wire import wire_pb2 as wire
+from gossamer.peers.wire.door import Door
+from gossamer.peers.wire.schema import Schema
+from gossamer.peers.wire.service import Service
+from gossamer.peers.wire.weather import Weather
+from gossamer.system.allocator import give_back
+from gossamer.training.steps import Training
 
 #: Methods of these families can go on without a neighbour's message: its weight stays with the peer, or comes later.
 #: What other methods keep (duals, trackers, masks, or what only their author knows) a missing one may spoil for good.

@@ -9,13 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gossamer.allocator import part_with, share_holes
-from gossamer.orphans import die_with_who_started_us
 from gossamer.peers.data import peer_training
-from gossamer.peers.kit import open_kit
-from gossamer.peers.metrics import serve
+from gossamer.peers.identity.kit import open_kit
 from gossamer.peers.peer import Peer
-from gossamer.peers.weather import Weather
+from gossamer.peers.tools.metrics import serve
+from gossamer.peers.wire.weather import Weather
+from gossamer.system.allocator import part_with, share_holes
+from gossamer.system.orphans import die_with_who_started_us
 
 
 class Stopped(KeyboardInterrupt):

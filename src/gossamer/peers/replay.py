@@ -14,17 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.engines.client import Training
-from gossamer.engines.isolated import Client, pushed_names, share_of, together
-from gossamer.engines.threads import on_threads
+from gossamer.engines.reference import Client, pushed_names, share_of, together
 from gossamer.errors import GossamerError, RunFolderError
+from gossamer.experiment.preparation import prepare
 from gossamer.methods import Message, Operator, arrived, gossip_steps
-from gossamer.peers.journal import Journal, under
-from gossamer.peers.kit import NETWORK, KitError, kits_in
+from gossamer.peers.identity.kit import NETWORK, KitError, kits_in
+from gossamer.peers.identity.roster import EXPERIMENT_DATA, Roster, load_kit_roster
 from gossamer.peers.mass import given
-from gossamer.peers.roster import EXPERIMENT_DATA, Roster, load_kit_roster
-from gossamer.preparation import prepare
+from gossamer.peers.store.journal import Journal, under
 from gossamer.runs.folder import EXPERIMENT, FINAL, RunFolder, read_lines
+from gossamer.system.threads import on_threads
+from gossamer.training.steps import Training
 
 #: How far apart the same arithmetic may end, by the numbers that models are made of.
 SAME = {"float32": 1e-5, "float64": 1e-10}

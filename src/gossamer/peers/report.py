@@ -7,11 +7,11 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from gossamer.engines.client import Training
 from gossamer.measure import Evaluator
-from gossamer.peers.kit import Kit
+from gossamer.peers.identity.kit import Kit
 from gossamer.runs.files import append_line
 from gossamer.runs.folder import FINAL, RunFolder, read_lines, to_json
+from gossamer.training.steps import Training
 
 
 class Log(Protocol):

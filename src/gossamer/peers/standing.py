@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from importlib.metadata import version
 
-from gossamer.peers import wire_pb2 as wire
+from gossamer.peers.wire import wire_pb2 as wire
 
 VERSION = version("gossamer")
 #: Rounds that a neighbour may be ahead.

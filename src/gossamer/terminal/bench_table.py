@@ -8,8 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gossamer.bench import BenchReport, machine
-from gossamer.machine import usable_cores
-from gossamer.words import counted, size
+from gossamer.system.machine import usable_cores
+from gossamer.system.words import counted, size
 
 
 def bench_view(report: BenchReport) -> RenderableType:

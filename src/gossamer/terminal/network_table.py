@@ -12,12 +12,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from gossamer.system.words import size
 from gossamer.terminal.console import percent
-from gossamer.words import size
 
 if TYPE_CHECKING:
-    from gossamer.peers.demo import Ended
-    from gossamer.peers.watch import Seen
+    from gossamer.peers.tools.demo import Ended
+    from gossamer.peers.tools.watch import Seen
 
 BAR = 12
 #: Narrower terminals get no bars.

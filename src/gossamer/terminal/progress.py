@@ -14,7 +14,7 @@ from rich.segment import ControlType
 from rich.text import Text
 
 from gossamer.errors import ExperimentError
-from gossamer.preparation import Prepared
+from gossamer.experiment.preparation import Prepared
 from gossamer.simulation import Metrics, Observer
 from gossamer.terminal.console import err, percent
 

@@ -11,8 +11,8 @@ from gossamer.graphs import GraphSummary
 from gossamer.methods import METHODS, costs, families, graph_needed, model_sizes
 from gossamer.parts import Catalog, parameters_of, summary_of
 from gossamer.runs.record import RunRecord
+from gossamer.system.words import size
 from gossamer.terminal.console import number, percent
-from gossamer.words import size
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,10 +17,10 @@ from scipy.sparse.csgraph import laplacian
 from torch import Tensor
 
 from gossamer.data import Batches
-from gossamer.engines.client import FULL_GRADIENT_BATCH, Objective, Training, with_tape
 from gossamer.errors import ExperimentError
 from gossamer.graphs import GraphSummary, Network
 from gossamer.models import Parameters, sample_losses
+from gossamer.training.steps import FULL_GRADIENT_BATCH, Objective, Training, with_tape
 
 #: Mini-batches of a client that its gradient noise is measured on: the first ones of the first round.
 NOISE_BATCHES = 5

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.engines import Training
-from gossamer.engines.threads import on_threads
 from gossamer.errors import ExperimentError
 from gossamer.experiment import Experiment
+from gossamer.experiment.preparation import prepare
 from gossamer.graphs import GraphSummary, summarise
 from gossamer.methods import DFedADMM, gossip_steps
-from gossamer.preparation import prepare
+from gossamer.system.threads import on_threads
 from gossamer.theory.bounds import (
     DFEDSAM,
     LOCAL_G_ECL,
@@ -29,6 +28,7 @@ from gossamer.theory.bounds import (
     total,
 )
 from gossamer.theory.measures import Measured, measure, mixing_of, pull_of
+from gossamer.training import Training
 
 #: What makes a term smaller.
 ADVICE = {

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from gossamer.orphans import die_with
+from gossamer.system.orphans import die_with
 
 
 def can_fork() -> bool:

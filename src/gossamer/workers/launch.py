@@ -24,9 +24,9 @@ import torch
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from gossamer.allocator import give_back
 from gossamer.errors import DivergenceError, GossamerError
-from gossamer.orphans import die_with
+from gossamer.system.allocator import give_back
+from gossamer.system.orphans import die_with
 from gossamer.workers.board import Board, Forked
 from gossamer.workers.forks import forking
 from gossamer.workers.group import ALONE, PATIENCE, Distributed, Group, WorkerLost

@@ -1,0 +1,43 @@
+"""How fast an experiment runs on this machine, and what holds it back."""
+
+from gossamer.bench.measurement import (
+    LIMITS,
+    TURNS,
+    BenchReport,
+    EngineSpeed,
+    LoopSpeed,
+    Split,
+    data_bytes,
+    flops_per_sample,
+    gradients_per_step,
+    machine,
+    matrix_rate,
+    measure,
+    memory_in_use,
+    memory_peak,
+    plain_loop,
+    size_of,
+    state_bytes,
+    steps_of_round,
+)
+
+__all__ = [
+    "LIMITS",
+    "TURNS",
+    "BenchReport",
+    "EngineSpeed",
+    "LoopSpeed",
+    "Split",
+    "data_bytes",
+    "flops_per_sample",
+    "gradients_per_step",
+    "machine",
+    "matrix_rate",
+    "measure",
+    "memory_in_use",
+    "memory_peak",
+    "plain_loop",
+    "size_of",
+    "state_bytes",
+    "steps_of_round",
+]

@@ -1,0 +1,1 @@
+"""Which way to run clients is best, found by a short measurement."""

@@ -1,0 +1,1 @@
+"""How a local step is run."""

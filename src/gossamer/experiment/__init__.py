@@ -1,0 +1,29 @@
+"""What is computed: the schema of an experiment, and its live parts."""
+
+from gossamer.experiment.schema import (
+    CATALOGS,
+    Checked,
+    Evaluate,
+    Experiment,
+    experiment_from,
+    is_spec,
+    load_experiment,
+    parse_setting,
+    parse_value,
+    plain,
+    read_toml,
+)
+
+__all__ = [
+    "CATALOGS",
+    "Checked",
+    "Evaluate",
+    "Experiment",
+    "experiment_from",
+    "is_spec",
+    "load_experiment",
+    "parse_setting",
+    "parse_value",
+    "plain",
+    "read_toml",
+]

@@ -1,0 +1,110 @@
+"""From the description of an experiment to its live parts, checked and fitting each other.
+
+Whoever runs clients starts here: the simulator, a peer, the theory's measurements.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from gossamer.data import Batches, Dataset, PartitionSummary, Samples, as_dataset, data_directory, split, summarise
+from gossamer.errors import ExperimentError
+from gossamer.experiment import Experiment
+from gossamer.experiment.compatibility import check_fit
+from gossamer.graphs import as_graph, check
+from gossamer.methods import Setting, fitted
+from gossamer.models import build_model, make_module
+from gossamer.parts import own_code
+from gossamer.randomness import Purpose, torch_seed
+from gossamer.training import Training
+from gossamer.workers import launched_from_outside
+
+
+class Prepared(NamedTuple):
+    """The live parts of an experiment, checked and fitting each other."""
+
+    experiment: Experiment
+    training: Training
+    partition: PartitionSummary
+
+
+def prepare(experiment: Experiment, data_dir: Path | None = None) -> Prepared:
+    """Turn an experiment into its live parts; whatever does not fit is refused here, before anything runs."""
+    device, dtype = as_device(experiment.device), getattr(torch, experiment.dtype)
+    with own_code("graph"):
+        network = as_graph(experiment.graph_or_default).bind(experiment.clients, experiment.seed)
+        check(network)
+    check_fit(experiment.method, network)
+    with own_code("dataset"):
+        dataset = on_device(as_dataset(experiment.dataset, data_directory(data_dir)), device)
+    if dataset.clients is not None:
+        if len(dataset.clients) != experiment.clients:
+            raise ExperimentError(
+                f"clients: the data set '{dataset.name}' comes with {len(dataset.clients)} clients, "
+                f"but the experiment says {experiment.clients}"
+            )
+        parts = list(dataset.clients)
+    else:
+        labels = dataset.train.targets.cpu().numpy()
+        with own_code("partition"):
+            parts = split(experiment.partition, labels, experiment.clients, experiment.seed)
+    with own_code("model"):
+        model = build_model(
+            lambda: make_module(experiment.model, dataset.shape, dataset.classes),
+            torch_seed(experiment.seed, Purpose.MODEL),
+            dtype,
+            device,
+        )
+    work = experiment.local_work
+    method = fitted(experiment.method, Setting(network.sample is not None, tuple(tuple(s) for s in model.shapes)))
+    refuse: Callable[[float, int], str | None] | None = getattr(method, "refuse", None)
+    if refuse is not None and (reason := refuse(experiment.lr, int(network.hears(0).max()))):
+        raise ExperimentError(f"lr: {reason}")
+    batches = Batches(parts, experiment.batch_size, work.epochs, work.steps, experiment.seed)
+    if getattr(method, "needs_equal_steps", False) and batches.steps.min() < batches.steps.max():
+        raise ExperimentError(
+            f"method: with these parameters every client must take the same number of local steps, but here they take "
+            f"{batches.steps.min()} to {batches.steps.max()}. Set local_steps, and give every client a sample."
+        )
+    own_decay: float | str = getattr(method, "weight_decay", "experiment")
+    training = Training(
+        method=method,
+        model=model,
+        loss=experiment.loss,
+        dataset=dataset,
+        batches=batches,
+        network=network,
+        rounds=experiment.rounds,
+        lr=experiment.lr,
+        lr_decay=experiment.lr_decay,
+        weight_decay=experiment.weight_decay if isinstance(own_decay, str) else own_decay,
+        clip=experiment.clip,
+        seed=experiment.seed,
+    )
+    return Prepared(experiment, training, summarise(parts, dataset.train.targets.cpu().numpy(), dataset.classes))
+
+
+def as_device(name: str) -> torch.device:
+    """The torch device called `name`, if this machine has it."""
+    if name == "cuda" and launched_from_outside():
+        name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"  # one for each process of a machine
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).cpu()  # there and back: the "meta" device holds nothing
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).split("\n")[0].split(". ")[0].removesuffix(".")
+        raise ExperimentError(f"device: '{name}' cannot be used here: {reason}. 'cpu' always can.") from None
+    return device
+
+
+def on_device(dataset: Dataset, device: torch.device) -> Dataset:
+    """All samples where the models are, so that no batch crosses over during training."""
+
+    def moved(samples: Samples) -> Samples:
+        return Samples(samples.inputs.to(device), samples.targets.to(device))
+
+    return replace(dataset, train=moved(dataset.train), test=moved(dataset.test))

@@ -1,0 +1,238 @@
+"""The pages that are written from the code itself, so that they cannot say anything else than the code does.
+
+`python -m gossamer.pages.manual docs` writes them.
+"""
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from gossamer.experiment import CATALOGS, Evaluate, Experiment, plain
+from gossamer.methods import METHODS, costs, families, graph_needed, model_sizes
+from gossamer.parts import Catalog, parameters_of, summary_of
+
+HEADINGS = {
+    "method": "Methods",
+    "graph": "Graphs",
+    "dataset": "Data sets",
+    "partition": "Partitions",
+    "model": "Models",
+    "loss": "Losses",
+}
+
+#: How a bound of pydantic's is written in a formula.
+BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+
+OPENING = """\
+# The experiment, key by key
+
+<!-- Written by `make docs` from the schema in src/gossamer/experiment.py. Change the schema, not this page. -->
+
+An experiment is a TOML file, or an `Experiment(...)` in Python. Both are checked by the same schema and take the same
+keys. Every key has a default, so an empty file is a valid experiment. An unknown key, an unknown name or a value out of
+range is refused before anything runs, with the nearest valid name.
+
+On the command line, `--set key=value` (short: `-s`) overrides a key; `--set method.rho=0.1` reaches into a part.
+"""
+
+METHOD_LIST = """\
+# The methods
+
+<!-- Written by `make docs` from the methods themselves. Change the code, not this page. -->
+
+What every method needs and what it costs, as `gossamer methods` prints it. Costs are in model sizes and counted from
+the tensors that one client really makes: what it keeps between rounds, and what it sends over each link in a round.
+[The methods in formulas](methods.md) has the mathematics, [Which method should I use?](which-method.md) the
+measurements.
+"""
+
+PARTS = """\
+## How a part is given
+
+`method`, `graph`, `dataset`, `partition`, `model` and `loss` are parts. A part is given in one of four ways:
+
+- by its name: `method = "dfedsam"`;
+- by a table of its name and parameters: `method = {name = "dfedsam", rho = 0.05}`, or a `[method]` section;
+- by the dotted path of your own: `method = "mylab:MyMethod"`. The module is looked up in the current directory as well;
+- in Python, as the object itself.
+
+[Bring your own](start.md#bring-your-own) has an example of each.
+"""
+
+COMPARISON = """\
+## Comparisons
+
+A file for `gossamer compare` is an experiment with two more keys: `seeds`, how many seeds each variant is run with
+(default 1), and a table `[sweep]` whose keys are experiment keys and whose values are lists. Every combination is run.
+Without a `[sweep]`, the methods dfedavg, dfedavgm, dfedsam and dfedsam-mgs are compared.
+
+```toml
+seeds = 3
+rounds = 50
+
+[sweep]
+method = ["dfedavg", {name = "dfedsam", rho = 0.05}]
+graph = ["ring", "exponential"]
+```
+"""
+
+
+class Row(NamedTuple):
+    """One line of a table of keys or parameters."""
+
+    name: str
+    kind: str
+    default: str
+    meaning: str
+
+
+def experiment_reference() -> str:
+    """The Markdown of `docs/experiment.md`."""
+    sections = [
+        OPENING,
+        "## Keys\n\n" + _table("key", map(_key, Experiment.model_fields.items())),
+        f"### `[evaluate]`\n\n{summary_of(Evaluate)}\n\n"
+        + _table("key", map(_parameter, Evaluate.model_fields.items())),
+        "## The default experiment\n\nEvery default, spelled out:\n\n" + f"```toml\n{Experiment().to_toml()}```\n",
+        COMPARISON,
+        PARTS,
+        *(_catalog(key, CATALOGS[key]) for key in HEADINGS),
+    ]
+    return "\n".join(sections)
+
+
+def method_list() -> str:
+    """The Markdown of `docs/method-list.md`: what every method is, needs and costs."""
+    lines = [METHOD_LIST]
+    for family, names in families().items():
+        lines += [f"## {family[0].upper()}{family[1:]}\n"]
+        lines += [
+            "| method | what it does | graph | keeps | sends | parameters | from |",
+            "|---|---|---|---|---|---|---|",
+        ]
+        for name in names:
+            maker, method = METHODS[name], METHODS.build(name)
+            cost = costs(method)
+            parameters = ", ".join(f"`{key}={value}`" for key, value in parameters_of(maker).items()) or "none"
+            cells = [
+                f"[`{name}`](experiment.md#{name})",
+                summary_of(maker),
+                graph_needed(method),
+                model_sizes(cost.keeps),
+            ]
+            cells += [model_sizes(cost.sends), parameters, method.paper]
+            lines.append(f"| {' | '.join(cells)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+PAGES = {"experiment.md": experiment_reference, "method-list.md": method_list}
+
+
+def _catalog(key: str, catalog: Catalog) -> str:
+    parts = "\n".join(_part(name, maker) for name, maker in catalog.items())
+    return f"## {HEADINGS[key]}\n\n{parts}"
+
+
+def _part(name: str, maker: Callable[..., Any]) -> str:
+    lines = [f"### `{name}`\n", inspect.cleandoc(maker.__doc__ or "") + "\n"]
+    if paper := getattr(maker, "paper", None):
+        lines.append(f"From {paper}.\n")
+    rows = [_parameter(field) for field in _fields(maker)]
+    if rows:
+        lines.append(_table("parameter", rows))
+    return "\n".join(lines)
+
+
+def _fields(maker: Callable[..., Any]) -> Iterator[tuple[str, FieldInfo]]:
+    """A part's parameters, as pydantic knows them."""
+    fields: Mapping[str, FieldInfo] = getattr(maker, "__pydantic_fields__", {})
+    return ((name, field) for name, field in fields.items() if field.init is not False and field.repr)
+
+
+def _key(item: tuple[str, FieldInfo]) -> Row:
+    """A key of the experiment; a part is described in its own section."""
+    name, field = item
+    if name in CATALOGS:
+        anchor = HEADINGS[name].lower().replace(" ", "-")
+        return Row(name, f"[a {CATALOGS[name].kind}](#{anchor})", _default(field), field.description or "")
+    if name == "evaluate":
+        return Row(name, "[a table](#evaluate)", "see below", field.description or "")
+    return _parameter(item)
+
+
+def _parameter(item: tuple[str, FieldInfo]) -> Row:
+    name, field = item
+    metadata = [*field.metadata, *_inner(field.annotation)]
+    descriptions = [field.description, *(m.description for m in metadata if isinstance(m, FieldInfo))]
+    kind = ", ".join([_type(field.annotation), *_range(metadata)])
+    return Row(name, kind, _default(field), next((text for text in descriptions if text), ""))
+
+
+def _inner(annotation: Any) -> Iterator[Any]:
+    """What an `Annotated` inside of a union says about a value."""
+    for choice in get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ():
+        if get_origin(choice) is Annotated:
+            for note in get_args(choice)[1:]:
+                yield note
+                yield from getattr(note, "metadata", ())
+
+
+def _type(annotation: Any) -> str:
+    """A type as a reader of TOML or Python understands it; `None` is not listed, it is what "unset" means."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _type(arguments[0])
+    if origin in (Union, UnionType):
+        return " or ".join(_type(choice) for choice in arguments if choice is not NoneType)
+    if origin is Literal:
+        return " or ".join(f"`{_toml(word)}`" for word in arguments)
+    return f"`{annotation.__name__ if origin is None else annotation}`"
+
+
+def _range(metadata: Iterable[Any]) -> Iterator[str]:
+    for note in metadata:
+        for bound, sign in BOUNDS.items():
+            if (limit := getattr(note, bound, None)) is not None:
+                yield f"{sign} {'2⁶³' if limit == 2**63 else limit}"
+        if (least := getattr(note, "min_length", None)) is not None:
+            yield f"at least {least} of them"
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    return "unset" if field.default is None else f"`{_toml(field.default)}`"
+
+
+def _toml(value: Any) -> str:
+    """A value as it is written in a file."""
+    value = plain(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {_toml(inner)}" for key, inner in value.items()) + "}"
+    return f"[{', '.join(map(_toml, value))}]" if isinstance(value, list) else str(value)
+
+
+def _table(first: str, rows: Iterable[Row]) -> str:
+    lines = [f"| {first} | type | default | meaning |", "|---|---|---|---|"]
+    lines += [f"| `{row.name}` | {row.kind} | {row.default} | {row.meaning} |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Write the generated pages into the folder given."""
+    for name, write in PAGES.items():
+        (Path(sys.argv[1]) / name).write_text(write(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

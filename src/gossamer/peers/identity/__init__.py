@@ -1,0 +1,1 @@
+"""Who is who: certificates, kits, the network file."""

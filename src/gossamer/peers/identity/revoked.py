@@ -1,0 +1,45 @@
+"""The list of revoked certificates in a kit, read again whenever it changes: a running peer need not be restarted."""
+
+from cryptography import x509
+
+from gossamer.peers.identity.certificates import CRL, CertificateError, read_certificate, read_crl
+from gossamer.peers.identity.kit import Kit
+from gossamer.peers.report import Log
+
+
+class Revoked:
+    """The serial numbers on the list. One that cannot be read, or is older than the last, changes nothing."""
+
+    def __init__(self, kit: Kit, log: Log) -> None:
+        self._path, self._log = kit.folder / CRL, log
+        self._authority = read_certificate(kit.authority, "authority")
+        self._list = read_crl(kit.crl, self._authority)
+        self._looked_at = kit.crl
+        self._changed = 0
+
+    def __contains__(self, serial: int) -> bool:
+        self._look()
+        return self._list.get_revoked_certificate_by_serial_number(serial) is not None
+
+    def _look(self) -> None:
+        try:
+            if (changed := self._path.stat().st_mtime_ns) == self._changed:
+                return
+            self._changed, found = changed, self._path.read_bytes()
+        except OSError:  # it is being replaced, or gone: what was known still holds
+            return
+        if found == self._looked_at:
+            return
+        self._looked_at = found
+        try:
+            newer = read_crl(found, self._authority, str(self._path))
+        except CertificateError as error:
+            self._log("list of revoked certificates ignored", reason=str(error))
+            return
+        if _number(newer) > _number(self._list):
+            self._list = newer
+            self._log("list of revoked certificates read", revoked=len(list(newer)))
+
+
+def _number(crl: x509.CertificateRevocationList) -> int:
+    return crl.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number

@@ -1,0 +1,56 @@
+"""What a peer has to send, on disk before it is sent: a process that is killed finds it again.
+
+The letter of a gossip step is one file for all who get it; of mass there is one file for each receiver, the sum of all
+that it may not have yet.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from gossamer.methods import Message
+from gossamer.peers.store import letters
+from gossamer.peers.store.letters import Letter
+from gossamer.peers.wire import wire_pb2 as wire
+from gossamer.runs.files import make_folder
+
+
+class Outbox:
+    """The outbox of a peer. `sync`: what is written survives a power cut."""
+
+    def __init__(self, folder: Path, sync: bool) -> None:
+        self._folder, self._sync = folder, sync
+        make_folder(folder)
+
+    async def write_letter(self, header: wire.Header, message: Message) -> Path:
+        """The letter of a gossip step."""
+        return await self._write(self._folder / f"{header.step}.letter", header, message)
+
+    async def write_parcel(self, receiver: int, header: wire.Header, total: Message) -> Path:
+        """Mass for one receiver; takes the place of the parcel before it, which it contains."""
+        return await self._write(self._folder / f"{receiver}.mass", header, total)
+
+    async def _write(self, path: Path, header: wire.Header, message: Message) -> Path:
+        await asyncio.to_thread(letters.write, path, header, message, self._sync)
+        return path
+
+    def letters(self) -> list[tuple[int, Path]]:
+        """Letters by their gossip step."""
+        return sorted((int(path.stem), path) for path in self._folder.glob("*.letter"))
+
+    def parcels(self) -> Iterator[tuple[int, Path]]:
+        """Parcels by their receiver."""
+        return ((int(path.stem), path) for path in self._folder.glob("*.mass"))
+
+    def sign(self, path: Path, process: wire.Process) -> None:
+        """Put this process's name on a letter of the process before it."""
+        letter = Letter(path)
+        if letter.header.process != process:
+            letter.header.process.CopyFrom(process)
+            letters.write(path, letter.header, letter.message, self._sync)
+
+    def forget(self, before: int, wanted: Collection[int]) -> None:
+        """Drop letters of steps before this one, but for those that are wanted still."""
+        for step, path in self.letters():
+            if step < before and step not in wanted:
+                path.unlink(missing_ok=True)

@@ -1,0 +1,228 @@
+"""`gossamer network check`: whether kits are fit, certificates valid, peers there and who they should be.
+
+Everything is asked with a peer's own kit over the same mutual TLS that the peers use; nothing is ever asked in plain.
+"""
+
+import socket
+import ssl
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+import grpc
+
+from gossamer.errors import GossamerError
+from gossamer.peers.identity.certificates import (
+    CERTIFICATE,
+    KEY,
+    CertificateError,
+    check_certificate,
+    is_newer,
+    server_name,
+    valid_until,
+)
+from gossamer.peers.identity.kit import Kit, KitError, is_kit, kits_in, open_kit
+from gossamer.peers.identity.roster import Member
+from gossamer.peers.wire import tls
+from gossamer.peers.wire import wire_pb2 as wire
+from gossamer.peers.wire.links import SERVICE, words_of
+
+#: Seconds for each of: the connection, the handshake, the first word.
+PATIENCE = 5.0
+#: OpenSSL's numbers for what is wrong with a certificate.
+FOREIGN = (18, 19, 20, 21, 7)
+NOT_YET, EXPIRED, REVOKED, WRONG_NAME = 9, 10, 23, 62
+#: How the other end says what is wrong with ours.
+ALERTS = {
+    "UNKNOWN_CA": "it refuses this kit: its authority is another one",
+    "CERTIFICATE_EXPIRED": "it refuses this kit: by its clock the certificate has expired",
+    "CERTIFICATE_REVOKED": "it refuses this kit: the certificate was revoked",
+    "BAD_CERTIFICATE": "it refuses this kit's certificate",
+    "CERTIFICATE_UNKNOWN": "it refuses this kit's certificate",
+    "CERTIFICATE_REQUIRED": "it did not get this kit's certificate",
+}
+
+
+class Hello(NamedTuple):
+    """What a running peer says of itself."""
+
+    version: str
+    digest: str
+
+
+class Line(NamedTuple):
+    """What was found out about one peer; a problem is told in words, None is none."""
+
+    name: str
+    address: str
+    #: Of its kit, where that is here: what is wrong with it, and the days its certificate has left.
+    kit_problem: str | None
+    days_left: int | None
+    #: Of the running peer.
+    network_problem: str | None
+    hello: Hello | None
+    #: Of the certificate that it answers with: the days left, and whether its kit has a newer one.
+    shown_days_left: int | None = None
+    outdated: bool = False
+
+
+class Met(NamedTuple):
+    """How a connection went: what was in the way, and the certificate (PEM) of the other end."""
+
+    problem: str | None
+    shown: bytes | None = None
+
+
+def ask(kit: Kit, member: Member) -> Hello:
+    """Ask a running peer which version and which experiment it runs."""
+    with tls.blocking_channel(kit, member) as channel:
+        greet = channel.unary_unary(
+            f"/{SERVICE}/Greet",
+            request_serializer=wire.Hello.SerializeToString,
+            response_deserializer=wire.Hello.FromString,
+        )
+        try:
+            # Of no network: this is no peer that greets, and nobody is to take it for one.
+            answer: wire.Hello = greet(wire.Hello(version=version("gossamer")), timeout=PATIENCE)
+        except grpc.RpcError as error:
+            raise GossamerError(f"it does not answer as a peer does ({words_of(error)})") from None
+    return Hello(answer.version, answer.network)
+
+
+def check_network(folder: Path) -> list[Line]:
+    """Check one kit, or all the kits in a folder, and every peer of their network."""
+    folders = [folder] if is_kit(folder) or not folder.is_dir() else kits_in(folder)
+    if not folders:
+        raise KitError(f"{folder}: there are no kits in it; name a kit, or the folder that 'network create' wrote")
+    kits, problems = _open(folders)
+    if not kits:  # without a kit nobody can be asked, nor is it known who there is
+        if len(folders) == 1:
+            raise problems[folders[0].name]
+        return [Line(name, "", _without_place(name, folders, error), None, None, None)
+                for name, error in problems.items()]  # fmt: skip
+    first = kits[0]
+    with ThreadPoolExecutor(max_workers=32) as pool:
+        lines = list(pool.map(lambda member: _line(member, kits, first), first.roster.members))
+    by_name = {line.name: line for line in lines}
+    for name, error in problems.items():
+        line = by_name.get(name, Line(name, "", None, None, None, None))
+        by_name[name] = line._replace(kit_problem=_without_place(name, folders, error))
+    return list(by_name.values())
+
+
+def _open(folders: Sequence[Path]) -> tuple[list[Kit], dict[str, GossamerError]]:
+    """The kits that are fit, and what is wrong with the others, by the names of their folders."""
+    kits: list[Kit] = []
+    problems: dict[str, GossamerError] = {}
+    for folder in folders:
+        try:
+            kit = open_kit(folder)
+            if kits and kit.authority != kits[0].authority:
+                raise KitError(f"{folder}: is of another network than {kits[0].folder}: another authority")
+            if kits and kit.roster.digest != kits[0].roster.digest:
+                raise KitError(f"{folder}: its network file has another experiment than that of {kits[0].folder}")
+            kits.append(kit)
+        except GossamerError as error:
+            problems[folder.name] = error
+    return kits, problems
+
+
+def _without_place(name: str, folders: Sequence[Path], error: GossamerError) -> str:
+    """The reason alone, where the table has the name beside it."""
+    folder = next(path for path in folders if path.name == name)
+    return str(error).removeprefix(f"{folder}: ")
+
+
+def _line(member: Member, kits: Sequence[Kit], asking: Kit) -> Line:
+    own = next((kit for kit in kits if kit.name == member.name), None)
+    days = _days_left(own.certificate) if own else None
+    (problem, shown), hello = meet(asking, member), None
+    if problem is None:
+        try:
+            hello = ask(asking, member)
+            problem = disagreement(asking, hello)
+        except GossamerError as error:
+            problem = str(error)
+    return Line(
+        member.name, member.address, None, days, problem, hello,
+        shown_days_left=_days_left(shown) if shown else None,
+        outdated=bool(own and shown and is_newer(own.certificate, shown)),
+    )  # fmt: skip
+
+
+def _days_left(certificate: bytes) -> int:
+    return (valid_until(certificate) - datetime.now(UTC)).days
+
+
+def disagreement(kit: Kit, hello: Hello) -> str | None:
+    """Why a peer that says this of itself cannot run with ours."""
+    if hello.digest != kit.roster.digest:
+        return f"runs another experiment ({hello.digest}, here {kit.roster.digest})"
+    if hello.version != (ours := version("gossamer")):
+        return f"runs version {hello.version} of Gossamer (here {ours})"
+    return None
+
+
+def probe(kit: Kit, member: Member, patience: float = PATIENCE) -> str | None:
+    """Connect to a peer as another peer would; gives what is in the way, None if nothing is."""
+    return meet(kit, member, patience).problem
+
+
+def meet(kit: Kit, member: Member, patience: float = PATIENCE) -> Met:
+    """Connect to a peer as another peer would."""
+    try:
+        with socket.create_connection((member.host, member.port), patience) as plain:
+            return _greet(kit, member, plain)
+    except TimeoutError:
+        return Met(f"timed out: no answer within {patience:g} s")
+    except ConnectionRefusedError:
+        return Met("refused: nobody listens there")
+    except socket.gaierror as error:
+        return Met(f"no such host ({error.strerror})")
+    except OSError as error:
+        return Met(f"not reachable: {error.strerror or error}")
+
+
+def _greet(kit: Kit, member: Member, plain: socket.socket) -> Met:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_verify_locations(cadata=kit.authority.decode())
+    context.load_cert_chain(kit.folder / CERTIFICATE, kit.folder / KEY)
+    context.set_alpn_protocols(["h2"])
+    try:
+        with context.wrap_socket(plain, server_hostname=server_name(member.name)) as secure:
+            encoded = secure.getpeercert(binary_form=True)
+            assert encoded is not None  # the context demands one
+            shown = ssl.DER_cert_to_PEM_cert(encoded).encode()
+            # OpenSSL has checked it; once more for our list of revoked ones.
+            check_certificate(shown, kit.authority, kit.crl, member.name)
+            # What is wrong with our certificate comes only now: with TLS 1.3 the handshake ends before it is looked at.
+            closed = None if secure.recv(1) else "it closed the connection: not a Gossamer peer, or it refuses this kit"
+            return Met(closed, shown)
+    except CertificateError as error:
+        return Met(str(error))
+    except ssl.SSLCertVerificationError as error:
+        return Met(_certificate_problem(error, member))
+    except TimeoutError:
+        return Met("timed out: it took the connection and says nothing; is it frozen, or no Gossamer peer?")
+    except ssl.SSLError as error:
+        reason = error.reason or str(error)
+        said = next((words for alert, words in ALERTS.items() if alert in reason), None)
+        return Met(said or f"no TLS as expected ({reason.lower().replace('_', ' ')}); is it a Gossamer peer?")
+
+
+def _certificate_problem(error: ssl.SSLCertVerificationError, member: Member) -> str:
+    if error.verify_code in FOREIGN:
+        return "its certificate was signed by somebody else than this network's authority"
+    if error.verify_code == EXPIRED:
+        return "its certificate has expired"
+    if error.verify_code == NOT_YET:
+        return "its certificate is not valid yet; is a clock wrong?"
+    if error.verify_code == REVOKED:
+        return "its certificate was revoked"
+    if error.verify_code == WRONG_NAME:
+        return f"it has another peer's certificate, not that of '{member.name}'"
+    return f"its certificate is refused: {error.verify_message}"

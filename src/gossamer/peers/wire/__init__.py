@@ -1,0 +1,1 @@
+"""How letters travel between peers."""

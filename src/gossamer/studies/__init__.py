@@ -1,0 +1,1 @@
+"""Comparing variants of an experiment."""

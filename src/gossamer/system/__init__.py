@@ -1,0 +1,1 @@
+"""What the machine gives; imports nothing else of Gossamer."""
