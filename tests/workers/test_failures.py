@@ -20,7 +20,7 @@ from gossamer.engines import Plan
 from gossamer.errors import ExperimentError, GossamerError, RunFolderError
 from gossamer.experiment.preparation import prepare
 from gossamer.methods import DFedAvg, Local, Message, Round, State
-from gossamer.parts import NOT_THE_USERS
+from gossamer.parts.user_code import LIBRARY_MODULES
 from gossamer.simulation import EXPERIMENT, Diverged, Interrupted, Metrics, Silent, _folder
 from gossamer.workers import Group, WorkerLost, as_group, can_fork, launch
 from problems import samples, tiny_net
@@ -97,7 +97,7 @@ def poisoned(client: int) -> Experiment:
 @pytest.fixture
 def ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """What goes wrong in this file is not taken for a mistake in a user's code, but for a bug."""
-    monkeypatch.setattr("gossamer.parts.catalog.NOT_THE_USERS", NOT_THE_USERS | {__name__.partition(".")[0]})
+    monkeypatch.setattr("gossamer.parts.user_code.LIBRARY_MODULES", LIBRARY_MODULES | {__name__.partition(".")[0]})
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -21,7 +21,7 @@ from gossamer.engines.steps.chunk import RECORD_AT, ChunkRunner, Plan, Prepared
 from gossamer.errors import ExperimentError
 from gossamer.methods import Message, Operator, Round, State, gossip_steps
 from gossamer.mixing import Mixer, Traffic
-from gossamer.parts import called_back
+from gossamer.parts import in_user_code
 from gossamer.system.allocator import give_back, keep_freed_memory
 from gossamer.system.sums import sum_rows
 from gossamer.system.threads import on_threads
@@ -214,7 +214,7 @@ class Stacked:
             self._buffers.carry_over(torch.as_tensor(np.setdiff1d(everyone, clients) - self.own.start))
         aliases: dict[str, str] | None = None
         chunk = clients
-        with called_back(lambda: f"round {index + 1}, {_named(chunk)}"):
+        with in_user_code(lambda: f"round {index + 1}, {_named(chunk)}"):
             for prepared in self._chunks(clients, index):
                 chunk = prepared.clients
                 rows = _as_index(chunk, self.own.start)

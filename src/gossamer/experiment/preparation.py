@@ -18,7 +18,7 @@ from gossamer.experiment.compatibility import check_fit
 from gossamer.graphs import as_graph, check
 from gossamer.methods import Setting, fitted
 from gossamer.models import build_model, make_module
-from gossamer.parts import own_code
+from gossamer.parts import user_code
 from gossamer.randomness import Purpose, torch_seed
 from gossamer.training import Training
 from gossamer.workers import launched_from_outside
@@ -35,11 +35,11 @@ class Prepared(NamedTuple):
 def prepare(experiment: Experiment, data_dir: Path | None = None) -> Prepared:
     """Turn an experiment into its live parts; whatever does not fit is refused here, before anything runs."""
     device, dtype = as_device(experiment.device), getattr(torch, experiment.dtype)
-    with own_code("graph"):
+    with user_code("graph"):
         network = as_graph(experiment.graph_or_default).bind(experiment.clients, experiment.seed)
         check(network)
     check_fit(experiment.method, network)
-    with own_code("dataset"):
+    with user_code("dataset"):
         dataset = on_device(as_dataset(experiment.dataset, data_directory(data_dir)), device)
     if dataset.clients is not None:
         if len(dataset.clients) != experiment.clients:
@@ -50,9 +50,9 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> Prepared:
         parts = list(dataset.clients)
     else:
         labels = dataset.train.targets.cpu().numpy()
-        with own_code("partition"):
+        with user_code("partition"):
             parts = split(experiment.partition, labels, experiment.clients, experiment.seed)
-    with own_code("model"):
+    with user_code("model"):
         model = build_model(
             lambda: make_module(experiment.model, dataset.shape, dataset.classes),
             torch_seed(experiment.seed, Purpose.MODEL),

@@ -1,31 +1,18 @@
-"""Parts: the named, parametrised pieces an experiment is put together from."""
+"""Parts: the named pieces with parameters that an experiment is made of, and what happens when a user's code fails."""
 
-from gossamer.parts.catalog import (
-    NOT_THE_USERS,
-    PYTHON_ONLY,
-    Catalog,
-    called_back,
-    explain,
-    import_dotted,
-    is_lack_of_memory,
-    own_code,
-    parameters_of,
-    part,
-    summary_of,
-    told,
-)
+from gossamer.parts.catalog import PYTHON_ONLY, Catalog, explain, import_dotted, parameters_of, part, summary_of
+from gossamer.parts.user_code import describe_error, in_user_code, is_out_of_memory, user_code
 
 __all__ = [
-    "NOT_THE_USERS",
     "PYTHON_ONLY",
     "Catalog",
-    "called_back",
+    "describe_error",
     "explain",
     "import_dotted",
-    "is_lack_of_memory",
-    "own_code",
+    "in_user_code",
+    "is_out_of_memory",
     "parameters_of",
     "part",
     "summary_of",
-    "told",
+    "user_code",
 ]

@@ -1,39 +1,34 @@
-"""Parts: the named, parametrised pieces an experiment is put together from.
+"""Catalogs of parts: the named pieces with parameters that an experiment is made of.
 
-A method, a graph, a data set, a partition, a model: each is a small frozen dataclass whose fields are its parameters,
-with their ranges. A room lists its own in a `Catalog`; a user names one (`"ring"`), names one with parameters
-(`{"name": "k-regular", "k": 4}`), gives the dotted path of an own one (`"mylab.graphs:petersen"`), or passes the
-object.
+A method, a graph, a data set, a partition, a model: each is a small frozen dataclass whose fields are its parameters
+with their ranges, and each package lists its own in a `Catalog`. A user gives a name (`"ring"`), a name with parameters
+(`{"name": "k-regular", "k": 4}`), the dotted path of a user-defined part (`"mylab.graphs:petersen"`), or the object.
 """
 
 import importlib
 import inspect
 import re
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, dataclass_transform
 
 from pydantic import ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from gossamer.errors import ExperimentError, GossamerError, did_you_mean
+from gossamer.errors import ExperimentError, did_you_mean
 
 T = TypeVar("T")
 
-#: How a file names a part that only the Python program that made it can express.
+#: Prefix in a run's files for a part that no file can express: an object made by a Python program.
 PYTHON_ONLY = "python:"
-#: Modules whose code no user has written.
-NOT_THE_USERS = sys.stdlib_module_names | {"gossamer", "torch", "numpy", "scipy"}
 
 
 @dataclass_transform(frozen_default=True)
 def part(cls: type[T]) -> type[T]:
-    """Make a class a part: a frozen dataclass whose parameters are checked when it is made."""
+    """Class decorator: a frozen dataclass whose parameters are validated when it is constructed."""
     config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
     return pydantic_dataclass(cls, frozen=True, config=config)  # type: ignore[return-value]  # same class, checked
 
@@ -41,9 +36,9 @@ def part(cls: type[T]) -> type[T]:
 class Catalog(Mapping[str, Callable[..., Any]]):
     """The parts of one kind, by the name a user writes.
 
-    `role` is the method that makes a thing a part of this kind (`bind` of a graph, `step` of a method). A user's own
-    class that has it is made at once, with its parameters; any other callable (a function that makes a network, a loss)
-    is kept, with its parameters bound, for the room that knows what to call it with.
+    `role` is the method that every part of this kind has (`bind` of a graph, `step` of a method). A user's class that
+    has it is constructed at once, with its parameters. Any other callable (a function that makes a network, a loss) is
+    kept with its parameters bound; the caller knows its arguments.
     """
 
     def __init__(self, kind: str, parts: Mapping[str, Callable[..., Any]], role: str) -> None:
@@ -61,7 +56,7 @@ class Catalog(Mapping[str, Callable[..., Any]]):
         return len(self._parts)
 
     def build(self, spec: Any) -> Any:
-        """The part that `spec` describes; anything but a name or a table of parameters is taken to be the part."""
+        """The part that `spec` describes. Anything but a name or a table of parameters is already a part."""
         if isinstance(spec, str):
             spec = {"name": spec}
         if isinstance(spec, type) and hasattr(spec, self.role):
@@ -82,27 +77,27 @@ class Catalog(Mapping[str, Callable[..., Any]]):
         return partial(maker, **parameters)
 
     def find(self, name: str) -> Callable[..., Any]:
-        """The maker called `name`: one of ours, or a user's own by its dotted path."""
+        """The class or function called `name`: from this catalog, or a user's by its dotted path."""
         if name in self._parts:
             return self._parts[name]
         if name.startswith(PYTHON_ONLY):
             raise ExperimentError(
-                f"{self.kind} '{name}' was an object in a Python program: go on from there with "
+                f"{self.kind} '{name}' was an object in a Python program: continue the run from Python with "
                 "gossamer.resume(folder, experiment=...)"
             )
         if ":" in name:
             found: Callable[..., Any] = import_dotted(self.kind, name)
             return found
-        own = f". An own one is written package.module:name, not '{name}'" if "." in name else ""
-        raise ExperimentError(f"unknown {self.kind} '{name}': {did_you_mean(name, self)}{own}")
+        hint = f". A part of your own is written package.module:name, not '{name}'" if "." in name else ""
+        raise ExperimentError(f"unknown {self.kind} '{name}': {did_you_mean(name, self)}{hint}")
 
     def describe(self, thing: Any) -> Any:
-        """The spec that builds `thing` again: a name, a table, or `thing` itself where only Python can say it."""
+        """The spec that builds `thing` again: a name, a table, or `thing` itself if no file can express it."""
         name, parameters = self._origin(thing)
-        return thing if name is None or not _sayable(parameters) else _spec(name, parameters)
+        return thing if name is None or not _is_plain(parameters) else _spec(name, parameters)
 
     def _origin(self, thing: Any) -> tuple[str | None, Mapping[str, Any]]:
-        """The name of what made `thing`, with the parameters it was given; None where it has no name."""
+        """The name (None if there is none) of the class or function behind `thing`, and its parameters."""
         for name, maker in self._parts.items():
             if type(thing) is maker:
                 return name, _parameters(thing)
@@ -114,7 +109,7 @@ class Catalog(Mapping[str, Callable[..., Any]]):
 
 
 def construct(kind: str, name: str, maker: Callable[..., Any], parameters: Mapping[str, Any]) -> Any:
-    """Call `maker` with `parameters`; a wrong one is named together with what would be right."""
+    """Call `maker` with `parameters`. The error names a wrong parameter and what would be right."""
     check_parameters(kind, name, maker, parameters)
     try:
         return maker(**parameters)
@@ -122,57 +117,6 @@ def construct(kind: str, name: str, maker: Callable[..., Any], parameters: Mappi
         raise ExperimentError(explain(error, f"{kind} '{name}'")) from None
     except TypeError as error:
         raise ExperimentError(f"{kind} '{name}': {error}") from None
-
-
-@contextmanager
-def own_code(kind: str) -> Iterator[None]:
-    """Where a user's own function runs: what goes wrong in it is told in one message that names it."""
-    try:
-        yield
-    except GossamerError:
-        raise
-    except (Exception, SystemExit) as error:
-        if is_lack_of_memory(error):
-            raise ExperimentError(f"{kind}: out of memory: it is too large for this machine ({error})") from error
-        raise ExperimentError(f"{kind}: it fails with {told(error)}") from error
-
-
-@contextmanager
-def called_back(where: str | Callable[[], str]) -> Iterator[None]:
-    """Where a user's own code is called in the midst of ours: what goes wrong in it is told with its line, in one
-    message that begins with `where`, if need be asked for only then. Whatever does not come from a user's line is a
-    bug, and keeps its traceback."""
-    try:
-        yield
-    except (GossamerError, MemoryError):
-        raise
-    except (Exception, SystemExit) as error:
-        if not users_line(error) or is_lack_of_memory(error):
-            raise
-        place = where if isinstance(where, str) else where()
-        raise ExperimentError(f"{place}: {told(error)}") from error
-
-
-def told(error: BaseException) -> str:
-    """What a user must know of an error: its kind, its words, and the line of their own code that it comes from."""
-    line, words = users_line(error), " ".join(str(error).split())
-    return f"{type(error).__name__}: {words}" + (f" ({line})" if line else "")
-
-
-def users_line(error: BaseException) -> str | None:
-    """The innermost line of a user's own code that an error has passed through, if it has."""
-    lines = [
-        f"{frame.f_code.co_filename}, line {number}, in {frame.f_code.co_name}"
-        for frame, number in traceback.walk_tb(error.__traceback__)
-        if str(frame.f_globals.get("__name__")).partition(".")[0] not in NOT_THE_USERS
-    ]
-    return lines[-1] if lines else None
-
-
-def is_lack_of_memory(error: BaseException) -> bool:
-    """Whether an error says that there is no more memory: torch has no exception of its own for a CPU's."""
-    words = str(error)
-    return isinstance(error, MemoryError) or "allocate memory" in words or "out of memory" in words
 
 
 def check_parameters(kind: str, name: str, maker: Callable[..., Any], parameters: Mapping[str, Any]) -> None:
@@ -185,14 +129,14 @@ def check_parameters(kind: str, name: str, maker: Callable[..., Any], parameters
 
 
 def parameter_names(maker: Callable[..., Any]) -> set[str | None]:
-    """What `maker` accepts by name; None stands for "anything"."""
-    hidden = {f.name for f in fields(maker) if not f.repr} if is_dataclass(maker) else set()  # filled in by `fit`
+    """The keyword arguments of `maker`; None stands for `**kwargs`."""
+    hidden = {f.name for f in fields(maker) if not f.repr} if is_dataclass(maker) else set()  # not set by users
     parameters = [p for p in inspect.signature(maker).parameters.values() if p.name not in hidden]
     return {None if p.kind is p.VAR_KEYWORD else p.name for p in parameters if p.kind is not p.VAR_POSITIONAL}
 
 
 def import_dotted(kind: str, path: str) -> Any:
-    """The object at `package.module:name`, looked up in the current directory as well."""
+    """The object at `package.module:name`; modules in the current directory are found too."""
     module_name, _, attribute = path.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
@@ -203,16 +147,16 @@ def import_dotted(kind: str, path: str) -> Any:
             found = getattr(found, step)
     except (ImportError, AttributeError, ValueError) as error:
         raise ExperimentError(f"{kind} '{path}' cannot be imported: {error}") from None
-    except Exception as error:  # the user's module itself is broken; its traceback hangs on as the cause
+    except Exception as error:  # raised by the user's module; kept as the cause
         raise ExperimentError(f"{kind} '{path}' cannot be imported: {type(error).__name__}: {error}") from error
     return found
 
 
 def explain(error: ValidationError, where: str) -> str:
-    """Pydantic's findings in our words: one line each, with the key, the value and what would be valid."""
+    """A pydantic error, one line for each finding: the key, the value, and what would be valid."""
     lines = []
     for finding in error.errors():
-        # What a union or a validator adds to the place is pydantic's business.
+        # Drop what unions and validators add to the location.
         places = [str(step) for step in finding["loc"]]
         key = ".".join(step for step in places if not re.search(r"^function-|^constrained-|[\[\]]", step))
         message = finding["msg"].removeprefix("Value error, ").removeprefix("Input ")
@@ -222,23 +166,16 @@ def explain(error: ValidationError, where: str) -> str:
 
 
 def parameters_of(maker: Callable[..., Any]) -> dict[str, str]:
-    """Parameter names with their defaults as a user would write them, for the listings."""
+    """Parameter names with their defaults as a user would write them, for listings."""
     if not is_dataclass(maker):
         return {}
     shown = {}
     for field in fields(maker):
-        if not field.init or not field.repr:  # what is filled in later is no user's business
+        if not field.init or not field.repr:  # not set by users
             continue
         required = field.default is MISSING and field.default_factory is MISSING
         shown[field.name] = "required" if required else _literal(getattr(maker, field.name, None))
     return shown
-
-
-def choices_of(maker: Callable[..., Any], parameter: str) -> tuple[str, ...]:
-    """The words a parameter may be, where it is one of a few."""
-    hint = get_type_hints(maker).get(parameter)
-    hints = get_args(hint) if get_origin(hint) is Union else (hint,)
-    return tuple(str(word) for h in hints if get_origin(h) is Literal for word in get_args(h))
 
 
 def summary_of(maker: Callable[..., Any]) -> str:
@@ -259,17 +196,17 @@ def _spec(name: str, parameters: Mapping[str, Any]) -> Any:
     return {"name": name, **given} if given else name
 
 
-def _sayable(value: Any) -> bool:
-    """Whether a file can hold a parameter."""
+def _is_plain(value: Any) -> bool:
+    """Whether a TOML file can hold the value."""
     if isinstance(value, Mapping):
-        return all(isinstance(key, str) and _sayable(inner) for key, inner in value.items())
+        return all(isinstance(key, str) and _is_plain(inner) for key, inner in value.items())
     if isinstance(value, list | tuple):
-        return all(map(_sayable, value))
+        return all(map(_is_plain, value))
     return value is None or isinstance(value, str | int | float | bool)
 
 
 def _dotted(thing: Any) -> str | None:
-    """The path that leads to a function or a class from any program; None if there is none."""
+    """The dotted path by which any program can import a function or class; None if there is none."""
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
     if not module or not name or module == "__main__":
         return None

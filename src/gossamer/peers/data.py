@@ -45,7 +45,7 @@ from gossamer.errors import DataError, GossamerError, did_you_mean
 from gossamer.experiment import Experiment
 from gossamer.experiment.preparation import prepare
 from gossamer.models import CrossEntropy
-from gossamer.parts import import_dotted, own_code, part
+from gossamer.parts import import_dotted, part, user_code
 from gossamer.peers.identity.kit import Kit
 from gossamer.peers.identity.roster import EXPERIMENT_DATA
 from gossamer.randomness import Purpose, generator
@@ -171,7 +171,7 @@ def _known(dataset: Any) -> Description | None:
 
 def _loaded(experiment: Experiment, data_dir: Path | None) -> Description:
     """What a data set is like that only says so once it is loaded."""
-    with own_code("dataset"):
+    with user_code("dataset"):
         found = as_dataset(experiment.dataset, data_directory(data_dir))
     return Description(found.name, found.shape, found.classes, found.scaling, found.augmentation)
 
@@ -237,7 +237,7 @@ def _called(spec: str) -> tuple[Pair, Pair | None]:
         function = import_dotted("data", spec)
         if not callable(function):
             raise DataError(f"{kind}: should be a function without parameters (got {type(function).__name__})")
-        with own_code(kind):
+        with user_code(kind):
             given = function()
     except DataError:
         raise

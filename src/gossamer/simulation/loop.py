@@ -38,7 +38,7 @@ from gossamer.experiment.preparation import Prepared, prepare
 from gossamer.measure import Evaluator, consensus_distance
 from gossamer.methods import local_work
 from gossamer.models import VectorModel
-from gossamer.parts import called_back, is_lack_of_memory
+from gossamer.parts import in_user_code, is_out_of_memory
 from gossamer.runs.files import write_text
 from gossamer.runs.folder import BEST, EXPERIMENT, FINAL, RunFolder, read_lines, to_json
 from gossamer.system.machine import usable_cores
@@ -373,7 +373,7 @@ def _memory_errors(prepared: Prepared, group: Group) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if not is_lack_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         training = prepared.training
         clients = len(training.batches.parts)
@@ -471,7 +471,7 @@ class _Simulation:
         try:
             with _StopSignals(self._say_stopping) as stopping, on_threads(1):
                 while done < rounds:
-                    with called_back(f"round {done + 1}"):
+                    with in_user_code(f"round {done + 1}"):
                         report = self.engine.round(done, bool(stopping.asked))
                     if bool(report.broken.any()) and self.on_divergence == "stop":
                         diverged = self._divergence(done + 1, report)
@@ -522,7 +522,7 @@ class _Simulation:
     def _record(self, round: int, report: RoundReport) -> str | None:
         """Measure a round and write it down; or say why not, where the models turn out to be no numbers any more."""
         started = time.perf_counter()
-        with called_back(f"evaluation after round {round}"):
+        with in_user_code(f"evaluation after round {round}"):
             average = self.engine.average() if self._is_evaluated(round) else None
             metrics = self._measure(round, report, average)
         if average is not None and self.on_divergence == "stop" and not bool(average.isfinite().all()):

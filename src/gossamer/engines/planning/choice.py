@@ -22,7 +22,7 @@ from gossamer.engines.steps.chunk import ChunkRunner, How, Plan, gist
 from gossamer.engines.steps.compiled import can_build, put
 from gossamer.errors import ExperimentError
 from gossamer.methods import mixes
-from gossamer.parts import told
+from gossamer.parts import describe_error
 from gossamer.system.allocator import keep_freed_memory
 from gossamer.system.machine import processor_and_features
 from gossamer.system.threads import on_threads
@@ -136,7 +136,7 @@ def check_first_step(training: Training) -> None:
     if failure := try_step(training, trainable(training)[:1]):
         shape = "x".join(map(str, training.dataset.shape))
         raise ExperimentError(
-            f"the model, the loss or the method fails on samples of shape {shape}: {told(failure)}"
+            f"the model, the loss or the method fails on samples of shape {shape}: {describe_error(failure)}"
         ) from failure
 
 

@@ -34,7 +34,7 @@ from gossamer.experiment.compatibility import check_fit
 from gossamer.graphs import as_graph, check
 from gossamer.methods import METHODS, fitted
 from gossamer.methods import Setting as Place
-from gossamer.parts import explain, own_code
+from gossamer.parts import explain, user_code
 
 #: The peer's samples are the part that the experiment's partition gives to its number.
 EXPERIMENT_DATA = "experiment"
@@ -264,7 +264,7 @@ def _check_method(experiment: Experiment) -> None:
         name = next((n for n, maker in METHODS.items() if type(experiment.method) is maker), type(method).__name__)
         instead = f": take '{WITHOUT_SERVER[name]}'" if name in WITHOUT_SERVER else ""
         raise RosterError(f"method '{name}' needs a server, and peers have none{instead}")
-    with own_code("graph"):
+    with user_code("graph"):
         network = as_graph(experiment.graph_or_default).bind(experiment.clients, experiment.seed)
         check(network)
     if network.sample is not None:
