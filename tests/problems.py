@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from gossamer import Experiment, per_client
 from gossamer.data import Dataset
-from gossamer.engines import Stacked, Wanted, choose_plan
+from gossamer.engines import PlanOverrides, Stacked, choose_plan
 from gossamer.experiment.preparation import prepare
 from gossamer.graphs import Claims, Network
 from gossamer.methods import METHODS
@@ -64,7 +64,7 @@ def engine(method: Any, graph: Any, dataset: Dataset, chunk: int | None = None, 
         method=method, graph=graph, dataset=dataset, clients=len(dataset.clients or ()), **{**defaults, **settings}
     )
     training = prepare(experiment).training
-    return Stacked(training, choose_plan(training, Wanted(chunk)))
+    return Stacked(training, choose_plan(training, PlanOverrides(chunk)))
 
 
 def play(engine: Stacked, rounds: int = 3) -> Tensor:

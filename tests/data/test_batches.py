@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossamer.data import Augmentation, Batches, Dataset, Gathered, Samples, Scaling
+from gossamer.data import Augmentation, Batches, ChunkBatches, Dataset, Samples, Scaling
 from gossamer.randomness import Draws, Purpose, generator
 
 sizes = st.lists(st.integers(0, 12), min_size=1, max_size=5)
@@ -50,7 +50,7 @@ def test_batches_are_those_of_the_definition(epochs: int | None, steps: int | No
             cut += [part[order[i : i + size]].tolist() for i in range(0, len(part), size)]
         return cut[: steps if epochs is None else epochs * -(-len(part) // size)]
 
-    gathered = Gathered(batches, dataset(len(rows)), clients, round, torch.float32)
+    gathered = ChunkBatches(batches, dataset(len(rows)), clients, round, torch.float32)
     expected = [golden(client) for client in clients]
     assert gathered.steps == max(map(len, expected), default=0)
     for place, (client, cut) in enumerate(zip(clients, expected, strict=True)):
@@ -86,7 +86,7 @@ def test_augmentation_is_drawn_for_each_client_and_step_from_its_own_key() -> No
     torch.manual_seed(0)
     data, counts = images(12), [5, 0, 7]
     batches = Batches(parts_of(counts), 4, 2, None, seed=3)
-    gathered = Gathered(batches, data, [2, 1, 0], 6, torch.float64)
+    gathered = ChunkBatches(batches, data, [2, 1, 0], 6, torch.float64)
     assert data.augmentation is not None
     for k in range(gathered.steps):
         batch = gathered.take(k)
@@ -104,13 +104,13 @@ def test_augmentation_is_drawn_for_each_client_and_step_from_its_own_key() -> No
 def test_channels_last_is_the_same_images_laid_out_otherwise(clients: list[int]) -> None:
     data = images(12)
     batches = Batches(parts_of([5, 4, 3]), 4, 1, None, seed=0)
-    plain = Gathered(batches, data, clients, 0, torch.float32)
-    last = Gathered(batches, data, clients, 0, torch.float32, memory_format=torch.channels_last)
+    plain = ChunkBatches(batches, data, clients, 0, torch.float32)
+    last = ChunkBatches(batches, data, clients, 0, torch.float32, memory_format=torch.channels_last)
     for k in range(plain.steps):
         assert plain.take(k).inputs.is_contiguous()
         assert torch.equal(last.take(k).inputs, plain.take(k).inputs)
         assert all(own.is_contiguous(memory_format=torch.channels_last) for own in last.take(k).inputs)
-    flat = Gathered(batches, dataset(12), clients, 0, torch.float32, memory_format=torch.channels_last)
+    flat = ChunkBatches(batches, dataset(12), clients, 0, torch.float32, memory_format=torch.channels_last)
     assert flat.take(0).inputs.is_contiguous()  # there are no channels to put last
 
 
@@ -159,7 +159,7 @@ def test_shuffles_are_keyed_by_client_round_and_epoch() -> None:
 def test_padding_weighs_nothing_and_real_samples_weigh_the_same(counts: list[int], size: int) -> None:
     batches = Batches(parts_of(counts), size, 1, None, seed=0)
     clients = list(range(len(counts)))
-    gathered = Gathered(batches, dataset(max(sum(counts), 1)), clients, 0, torch.float64)
+    gathered = ChunkBatches(batches, dataset(max(sum(counts), 1)), clients, 0, torch.float64)
     assert gathered.steps == max(batches.steps)
     for k in range(gathered.steps):
         batch = gathered.take(k)

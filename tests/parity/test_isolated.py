@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from gossamer import Experiment
-from gossamer.engines import Isolated, Plan, Stacked
+from gossamer.engines import ExecutionPlan, Reference, Stacked
 from gossamer.errors import GossamerError
 from gossamer.experiment.preparation import prepare
 from gossamer.graphs import GRAPHS
@@ -51,7 +51,7 @@ def training(spec: Any, dtype: str, graph: Any = None, sizes: list[int] | None =
 @pytest.mark.parametrize("spec", VARIANTS, ids=str)
 def test_stacked_and_isolated_agree(spec: Any, dtype: str) -> None:
     work = training(spec, dtype)
-    stacked, chunked, isolated = Stacked(work, Plan(CLIENTS)), Stacked(work, Plan(1)), Isolated(work)
+    stacked, chunked, isolated = Stacked(work, ExecutionPlan(CLIENTS)), Stacked(work, ExecutionPlan(1)), Reference(work)
     for t in range(3):
         stacked.round(t)
         chunked.round(t)
@@ -69,7 +69,7 @@ def test_stacked_and_isolated_agree(spec: Any, dtype: str) -> None:
 def test_on_the_server_graph_local_g_ecl_is_algorithm_2() -> None:
     work = training({"name": "local-g-ecl", "warm_start": 1}, "float64", graph="server")
     assert set(work.method.sends) == {"x"}
-    stacked, isolated = Stacked(work), Isolated(work)
+    stacked, isolated = Stacked(work), Reference(work)
     for t in range(3):
         stacked.round(t)
         isolated.round(t)
@@ -79,7 +79,7 @@ def test_on_the_server_graph_local_g_ecl_is_algorithm_2() -> None:
 def test_time_varying_graphs_and_gossip_steps_draw_the_same_letters() -> None:
     graph = {"name": "random-symmetric", "neighbours": 3}
     work = training("dfedsam-mgs", "float64", graph=graph)
-    stacked, isolated = Stacked(work), Isolated(work)
+    stacked, isolated = Stacked(work), Reference(work)
     for t in range(2):
         stacked.round(t)
         isolated.round(t)
@@ -88,11 +88,11 @@ def test_time_varying_graphs_and_gossip_steps_draw_the_same_letters() -> None:
 
 def test_a_client_holds_nobody_elses_samples() -> None:
     work = training("dfedavg", "float64")
-    for client, size in zip(Isolated(work).clients, RAGGED, strict=True):
+    for client, size in zip(Reference(work).clients, RAGGED, strict=True):
         assert len(client.work.dataset.train) == size
 
 
-def total_mass(isolated: Isolated) -> tuple[torch.Tensor, float]:
+def total_mass(isolated: Reference) -> tuple[torch.Tensor, float]:
     kept = torch.stack([client.state["x"] for client in isolated.clients]).sum(0)
     weight = float(sum(client.state["weight"] for client in isolated.clients))
     for _, addressee, letter in isolated.post:
@@ -103,10 +103,10 @@ def total_mass(isolated: Isolated) -> tuple[torch.Tensor, float]:
     return kept, weight
 
 
-def without_training(spec: Any, trace: Any) -> Isolated:
+def without_training(spec: Any, trace: Any) -> Reference:
     """Clients that only talk, from different starting points."""
     work = training(spec, "float64", graph={"name": "directed-random", "neighbours": 3})
-    isolated = Isolated(work._replace(lr=1e-300), trace)
+    isolated = Reference(work._replace(lr=1e-300), trace)
     for client in isolated.clients:
         client.state["x"] = torch.full_like(client.state["x"], float(client.number))
     return isolated
@@ -145,7 +145,7 @@ def test_push_sum_loses_what_is_lost() -> None:
 
 def test_averaging_gives_a_lost_neighbours_weight_to_itself() -> None:
     work = training("dfedavg", "float64", graph="ring")
-    isolated = Isolated(work._replace(lr=1e-300), lambda step, sender, receiver: () if sender == 0 else (0,))
+    isolated = Reference(work._replace(lr=1e-300), lambda step, sender, receiver: () if sender == 0 else (0,))
     for client in isolated.clients:
         client.state["x"] = torch.full_like(client.state["x"], float(client.number))
     isolated.round(0)
@@ -154,7 +154,7 @@ def test_averaging_gives_a_lost_neighbours_weight_to_itself() -> None:
 
 
 def test_edge_consensus_says_which_letter_it_misses() -> None:
-    isolated = Isolated(training("ecl", "float64"), lambda step, sender, receiver: () if sender == 3 else (0,))
+    isolated = Reference(training("ecl", "float64"), lambda step, sender, receiver: () if sender == 3 else (0,))
     with pytest.raises(GossamerError, match="client 2 did not hear from client 3"):
         isolated.round(0)
 
@@ -181,7 +181,7 @@ def test_what_is_summed_as_well_is_sent_once_in_every_gossip_step() -> None:
     """α and several gossip steps: two vectors a step travel, whatever is made of them."""
     run = engine(TwiceMixed(alpha=0.1), "ring", samples([4] * 5, 0), local_steps=1)
     assert run.round(0).client_bytes.tolist() == [2 * 2 * 2 * 8 * run.training.model.size] * 5
-    isolated = Isolated(run.training)
+    isolated = Reference(run.training)
     isolated.round(0)
     torch.testing.assert_close(isolated.models(), run.models(), rtol=0, atol=1e-10)
 
@@ -193,7 +193,7 @@ def test_dropout_is_drawn_alike() -> None:
         method="dfedavg", dataset=data, clients=3, model=with_dropout, batch_size=4, local_steps=2, dtype="float64"
     )
     work = prepare(experiment).training
-    stacked, isolated = Stacked(work, Plan(1)), Isolated(work)
+    stacked, isolated = Stacked(work, ExecutionPlan(1)), Reference(work)
     for index in range(2):
         stacked.round(index)
         work.model.template.eval()

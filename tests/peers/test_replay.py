@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gossamer import Experiment
-from gossamer.engines import Isolated, Stacked, Trace
+from gossamer.engines import Reference, Stacked, Trace
 from gossamer.engines.reference import on_time, pushed_names
 from gossamer.errors import GossamerError
 from gossamer.experiment.preparation import prepare
@@ -52,7 +52,7 @@ def work_of(spec: Any, graph: Any = None, sizes: list[int] | None = None) -> Any
     return prepare(experiment).training
 
 
-class Recorded(Isolated):
+class Recorded(Reference):
     """The simulator, which also keeps the losses by which neighbours were chosen."""
 
     def __init__(self, training: Any, trace: Trace = on_time) -> None:
@@ -177,7 +177,7 @@ def test_a_peer_that_was_killed_after_it_had_written_was_heard(hops: int) -> Non
     traces = perfect_traces(work, arrives=arrives)
     traces[1][first : 4 * hops] = [{"skip": [2, 4]}]
     vectors = replay(work, traces)
-    isolated = Isolated(work, lambda *letter: (0,) if arrives(*letter) else ())
+    isolated = Reference(work, lambda *letter: (0,) if arrives(*letter) else ())
     for t in range(ROUNDS):
         before = isolated.clients[1].state
         isolated.round(t)
@@ -189,7 +189,7 @@ def test_a_peer_that_was_killed_after_it_had_written_was_heard(hops: int) -> Non
 def test_a_trace_that_ends_early_leaves_the_peer_where_it_was() -> None:
     work = work_of("dfedavg", graph="full")
     traces = perfect_traces(work, rounds=3)
-    half = Isolated(work)
+    half = Reference(work)
     for t in range(3):
         half.round(t)
     torch.testing.assert_close(replay(work, traces), half.models(), **CLOSE)

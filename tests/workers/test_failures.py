@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from gossamer import Experiment, per_client, simulate
-from gossamer.engines import Plan
+from gossamer.engines import ExecutionPlan
 from gossamer.errors import ExperimentError, GossamerError, RunFolderError
 from gossamer.experiment.preparation import prepare
 from gossamer.methods import DFedAvg, Local, Message, Round, State
@@ -45,7 +45,7 @@ def nothing_is_left() -> Iterator[None]:
     assert children() == []
     assert signal.getsignal(signal.SIGCHLD) == before
     # And it works the next time.
-    assert as_group(2, torch.device("cpu"), lambda group: group.sum(torch.ones(1)).item()) == 2
+    assert as_group(2, torch.device("cpu"), lambda group: group.all_sum(torch.ones(1)).item()) == 2
 
 
 def children() -> list[int]:
@@ -195,7 +195,7 @@ def test_a_worker_that_just_ends_is_named_with_its_exit_code(code: int, how: str
     def work(group: Group) -> None:
         if group.rank == 2:
             os._exit(code)
-        group.meet()
+        group.barrier()
 
     for _ in range(TRIES):
         with pytest.raises(WorkerLost, match=rf"^worker 2 of 3 \(process \d+\) {how}\.$"):
@@ -208,7 +208,7 @@ def test_a_long_error_is_told_in_part() -> None:
     def work(group: Group) -> None:
         if group.rank:
             raise LookupError("ü" * 1_000_000)
-        group.meet()
+        group.barrier()
 
     with pytest.raises(WorkerLost, match=r"^worker 1 of 2 \(process \d+\) failed: LookupError: ü{1000}"):
         as_group(2, torch.device("cpu"), work)
@@ -220,27 +220,27 @@ import os, re, signal, torch
 from gossamer.workers import WorkerLost, as_group
 
 def ends(group):
-    group.meet()
+    group.barrier()
 
 def fails(group):
     if group.rank == 1:
         raise LookupError
-    group.meet()
+    group.barrier()
 
 def is_killed(group):
     if group.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    group.meet()
+    group.barrier()
 
 def are_killed(group):
     if group.rank:  # one after the other, while the first one is being told
         os.kill(os.getpid(), signal.SIGKILL)
-    group.meet()
+    group.barrier()
 
 def is_told_to_end(group):
     if group.rank == 1:  # a scheduler tells all processes at once, and it is the first one that says so
         os.kill(os.getpid(), signal.SIGTERM)
-    group.meet()
+    group.barrier()
 
 def opened():
     return sorted(os.listdir("/proc/self/fd"))
@@ -425,7 +425,7 @@ def test_a_restart_that_only_one_worker_knows_of_is_one_for_all(tmp_path: Path) 
     def work(group: Group) -> tuple[str, bool]:
         os.environ["TORCHELASTIC_RESTART_COUNT"] = str(group.rank)
         path = tmp_path / ("unfinished" if group.rank else "new")
-        folder, going_on = _folder(group, path, described, False, prepare(described), Plan())
+        folder, going_on = _folder(group, path, described, False, prepare(described), ExecutionPlan())
         return folder.path.name, going_on
 
     try:

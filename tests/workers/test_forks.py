@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gossamer.workers import FailedApart, apart, can_fork
+from gossamer.workers import ForkFailed, can_fork, run_in_fork
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="forks are for Linux only")
 
@@ -20,7 +20,7 @@ def test_what_is_done_apart_does_not_reach_this_process() -> None:
         print("nobody hears this")
         return f"ü {os.getpid()} " + "long " * 50_000
 
-    said = apart(work)
+    said = run_in_fork(work)
     assert said.startswith("ü ")
     assert said.split()[1] != str(os.getpid())
     assert len(said.split()) == 50_002
@@ -31,8 +31,8 @@ def test_an_error_apart_is_told() -> None:
     def work() -> str:
         raise LookupError("there is none")
 
-    with pytest.raises(FailedApart, match="LookupError: there is none"):
-        apart(work)
+    with pytest.raises(ForkFailed, match="LookupError: there is none"):
+        run_in_fork(work)
 
 
 def test_who_is_killed_apart_is_named_with_the_signal() -> None:
@@ -40,8 +40,8 @@ def test_who_is_killed_apart_is_named_with_the_signal() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
         return "never said"
 
-    with pytest.raises(FailedApart, match="killed by SIGKILL"):
-        apart(work)
+    with pytest.raises(ForkFailed, match="killed by SIGKILL"):
+        run_in_fork(work)
 
 
 def test_who_does_not_come_to_an_end_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +52,7 @@ def test_who_does_not_come_to_an_end_is_not_waited_for(tmp_path: Path, monkeypat
         time.sleep(600)
         return "never said"
 
-    with pytest.raises(FailedApart, match="did not end within"):
-        apart(work)
+    with pytest.raises(ForkFailed, match="did not end within"):
+        run_in_fork(work)
     with pytest.raises(ProcessLookupError):  # and it is gone
         os.kill(int((tmp_path / "process").read_text()), 0)

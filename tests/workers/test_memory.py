@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from gossamer import Experiment, GossamerError, resume, simulate
 from gossamer.data import Dataset, Samples, Scaling
-from gossamer.engines import Isolated, OutOfMemory, Plan, Stacked, replayed
+from gossamer.engines import ExecutionPlan, OutOfMemory, Reference, Stacked
+from gossamer.engines.steps import replayed
 from gossamer.engines.steps.chunk import ChunkRunner
 from gossamer.experiment.preparation import prepare
 from gossamer.methods import METHODS, DFedAvg, Local, Message, Round, State
@@ -56,9 +57,9 @@ def on_its_graph(name: str, **changed: Any) -> Experiment:
 def test_every_method_needs_its_state_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of clients after each other, so that some are written while others are still to be read."""
     training = prepare(on_its_graph(name)).training
-    roomy = Stacked(training, Plan(2))
+    roomy = Stacked(training, ExecutionPlan(2))
     monkeypatch.setattr("gossamer.engines.memory.SMALL_STATE", 0)
-    tight = Stacked(training, Plan(2))
+    tight = Stacked(training, ExecutionPlan(2))
     for index in range(3):
         one, other = roomy.round(index), tight.round(index)
         assert torch.equal(one.losses.nan_to_num(-1), other.losses.nan_to_num(-1))
@@ -236,7 +237,7 @@ def test_however_a_method_handles_its_state_nothing_is_written_over_too_early(
     """Against clients that have a state each, and nothing in common."""
     monkeypatch.setattr("gossamer.engines.memory.SMALL_STATE", room)
     training = prepare(experiment(method=method(), dataset=samples([4] * 5, seed=1))).training
-    stacked, isolated = Stacked(training, Plan(2)), Isolated(training)
+    stacked, isolated = Stacked(training, ExecutionPlan(2)), Reference(training)
     for index in range(4):
         stacked.round(index)
         isolated.round(index)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from gossamer.graphs import GRAPHS
-from gossamer.mixing.exchange import Exchange
+from gossamer.mixing.exchange import RowExchange
 from gossamer.workers import Group, as_group, can_fork, launch, shares
 from gossamer.workers.board import Board
 from gossamer.workers.group import Distributed
@@ -80,7 +80,7 @@ def together(workers: int, work: Callable[[Group], Any], way: str = "board") -> 
             try:
                 return work(group)
             finally:
-                forked.meet()  # nobody hangs up on another
+                forked.barrier()  # nobody hangs up on another
                 group.close()
 
         return as_group(workers, CPU, over_sockets)
@@ -111,13 +111,13 @@ def test_mixing_across_workers_is_the_product_with_the_whole_matrix(way: str, ca
 
         def work(group: Group, mine: list[Any] = mine, rows: list[np.ndarray] = rows) -> list[torch.Tensor]:
             found = []
-            group.meet()
+            group.barrier()
             for (matrix, places, _), every in zip(mine, rows, strict=True):
                 own = places[group.rank]
                 held = torch.from_numpy(every[own.start : own.stop].copy())
                 into = held if len(matrix) % 2 else torch.empty_like(held)  # in place, and not
-                Exchange(sparse.csr_array(matrix), places, group.rank).apply(group, held, into)
-                found.append(group.collect(into, own, len(matrix)))
+                RowExchange(sparse.csr_array(matrix), places, group.rank).apply(group, held, into)
+                found.append(group.gather_clients(into, own, len(matrix)))
             return found
 
         for (matrix, _, _), every, mixed in zip(mine, rows, together(workers, work, way), strict=True):
@@ -141,8 +141,8 @@ def test_wide_rows_cross_in_blocks(monkeypatch: pytest.MonkeyPatch, way: str, cu
         own, found = places[group.rank], []
         for matrix in matrices:
             held = torch.from_numpy(rows[own.start : own.stop].copy())
-            Exchange(matrix, places, group.rank).apply(group, held, held)
-            found.append(group.collect(held, own, 12))
+            RowExchange(matrix, places, group.rank).apply(group, held, held)
+            found.append(group.gather_clients(held, own, 12))
         return found
 
     for graph, matrix, mixed in zip(graphs, matrices, together(len(places), work, way), strict=True):
@@ -163,9 +163,9 @@ def test_what_does_not_fit_on_the_board_crosses_in_pieces(parcels: list[tuple[in
         for _ in range(3):
             gives = {to: post(group.rank, to) for sender, to in posts if sender == group.rank}
             takes = {by: torch.zeros_like(post(by, to)) for by, to in posts if to == group.rank}
-            group.swap(gives, takes)
+            group.exchange(gives, takes)
             assert all(torch.equal(taken, post(by, group.rank)) for by, taken in takes.items())
-            everyone = group.sum(torch.arange(100.0).view(10, 10).T * (group.rank + 1))  # not in one piece, either
+            everyone = group.all_sum(torch.arange(100.0).view(10, 10).T * (group.rank + 1))  # not in one piece, either
             assert torch.equal(everyone, 6 * torch.arange(100.0).view(10, 10).T)
         return [1]
 
@@ -174,10 +174,10 @@ def test_what_does_not_fit_on_the_board_crosses_in_pieces(parcels: list[tuple[in
         assert together(3, work) == [1]
 
 
-def crossing(graph: Any, clients: int, workers: int) -> list[Exchange]:
+def crossing(graph: Any, clients: int, workers: int) -> list[RowExchange]:
     matrix = GRAPHS.build(graph).bind(clients, 0).matrix(0)
     places = shares(np.ones(clients), workers)
-    return [Exchange(matrix, places, rank) for rank in range(workers)]
+    return [RowExchange(matrix, places, rank) for rank in range(workers)]
 
 
 def test_on_a_ring_two_rows_cross_each_border_whatever_the_number_of_clients() -> None:
@@ -223,16 +223,16 @@ def test_what_the_workers_say_to_each_other(way: str) -> None:
     def work(group: Group) -> Any:
         own = range(group.rank * 2, group.rank * 2 + 2)
         values = torch.tensor([float("nan"), 1.0]) if group.rank else torch.tensor([float("inf"), 2.0])
-        group.meet()
+        group.barrier()
         return (
-            group.tell(f"worker {group.rank} says ü" * (1 + group.rank)),
-            group.tell("" if group.first else "x"),
-            group.tell("second" if group.rank else "first", speaker=1),
-            group.who(group.rank == 1),
+            group.broadcast(f"worker {group.rank} says ü" * (1 + group.rank)),
+            group.broadcast("" if group.first else "x"),
+            group.broadcast("second" if group.rank else "first", source=1),
+            group.ranks_where(group.rank == 1),
             group.any(group.rank == 1),
             group.any(False),
-            group.sum(torch.ones(2) * (group.rank + 1)).tolist(),
-            group.collect(values, own, 4).tolist(),
+            group.all_sum(torch.ones(2) * (group.rank + 1)).tolist(),
+            group.gather_clients(values, own, 4).tolist(),
             os.getpid(),
         )
 
@@ -250,7 +250,9 @@ def test_what_the_workers_say_to_each_other(way: str) -> None:
 @forks
 def test_a_group_in_a_thread_of_its_own() -> None:
     found = []
-    thread = threading.Thread(target=lambda: found.append(together(3, lambda group: group.sum(torch.ones(1)).item())))
+    thread = threading.Thread(
+        target=lambda: found.append(together(3, lambda group: group.all_sum(torch.ones(1)).item()))
+    )
     thread.start()
     thread.join(60)
     assert found == [3.0]

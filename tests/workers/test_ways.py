@@ -19,7 +19,7 @@ from gossamer.experiment.preparation import Prepared
 from gossamer.methods import DFedAvg, Local, Round, State
 from gossamer.methods.local import Gradient
 from gossamer.simulation import Metrics, Run, Silent
-from gossamer.workers import FailedApart, apart
+from gossamer.workers import ForkFailed, run_in_fork
 from problems import graph_for, samples, tiny_net
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
@@ -141,7 +141,7 @@ def test_a_damaged_library_is_built_again(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     described = experiment(dataset=samples([8] * 4, seed=1), model=lambda: nn.Linear(3, 3))
     # Apart, since a process that has loaded a library does not look at its file again.
-    apart(lambda: str(run(described, chunk=4, step="compiled")))
+    run_in_fork(lambda: str(run(described, chunk=4, step="compiled")))
     libraries = list((tmp_path / "gossamer" / "steps").glob("*.so"))
     assert libraries
     for library in libraries:
@@ -160,9 +160,9 @@ def test_steps_of_known_code_are_found_again(monkeypatch: pytest.MonkeyPatch) ->
 
     def counting(work: Any) -> str:
         recorded.append(work)
-        return apart(work)
+        return run_in_fork(work)
 
-    monkeypatch.setattr("gossamer.engines.steps.compiled.apart", counting)
+    monkeypatch.setattr("gossamer.engines.steps.compiled.run_in_fork", counting)
     known = experiment(dataset=samples([8] * 4, seed=1), model=lambda: nn.Linear(3, 3))
     first = run(known, chunk=4, step="compiled")
     assert len(recorded) == 1
@@ -178,9 +178,9 @@ def test_steps_of_known_code_are_found_again(monkeypatch: pytest.MonkeyPatch) ->
 @needs_compiler
 def test_where_nothing_can_be_built_apart_this_process_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(work: Any) -> str:
-        raise FailedApart("not today")
+        raise ForkFailed("not today")
 
-    monkeypatch.setattr("gossamer.engines.steps.compiled.apart", fails)
+    monkeypatch.setattr("gossamer.engines.steps.compiled.run_in_fork", fails)
     described = experiment(dataset=samples([8] * 4, seed=1), model=lambda: nn.Linear(3, 3))
     listener = Listening()
     compiled = run(described, listener, chunk=4, step="compiled")
@@ -192,7 +192,7 @@ def test_where_nothing_can_be_built_apart_this_process_compiles(monkeypatch: pyt
 @pytest.mark.usefixtures("own_cache")
 def test_a_long_run_says_what_it_measures_and_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """A threshold of zero makes any run a long one."""
-    for threshold in ("tuning.WORTH_MEASURING", "trials.WORTH_COMPILING"):
+    for threshold in ("planning.choice.WORTH_MEASURING", "planning.trials.WORTH_COMPILING"):
         monkeypatch.setattr(f"gossamer.engines.{threshold}", 0.0)
     described = experiment(dataset=samples([8] * 4, seed=1), model=lambda: nn.Linear(3, 3))
     plain = run(described, chunk=1, step="eager")

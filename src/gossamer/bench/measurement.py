@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.data import Dataset
-from gossamer.engines import How
+from gossamer.engines import StepMode
 from gossamer.errors import ExperimentError
 from gossamer.experiment import Experiment
 from gossamer.experiment.preparation import Prepared, prepare
@@ -193,7 +193,7 @@ def measure(
     data_dir: Path | None = None,
     seconds: float = 10.0,
     chunk: int | None = None,
-    step: How | None = None,
+    step: StepMode | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> BenchReport:
     """Measure an experiment on this machine, in about so many seconds and what starting it takes twice.

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 from gossamer import terminal
 from gossamer.commands.network import network, peer
 from gossamer.data import DATASETS, PARTITIONS
-from gossamer.engines import How
+from gossamer.engines import StepMode
 from gossamer.errors import ExperimentError, GossamerError
 from gossamer.experiment import Experiment, load_experiment, parse_setting, parse_value
 from gossamer.experiment.preparation import prepare
@@ -104,7 +104,7 @@ Workers = Annotated[
 ]
 Chunk = Annotated[int | None, typer.Option(help="Clients that a worker runs at once; default: measured.")]
 StepWay = Annotated[
-    How | None, typer.Option("--step", help="How a local step is run; default: what pays for this run.")
+    StepMode | None, typer.Option("--step", help="How a local step is run; default: what pays for this run.")
 ]
 ChannelsLast = Annotated[
     bool | None, typer.Option("--channels-last/--channels-first", help="Memory format of images; default: measured.")

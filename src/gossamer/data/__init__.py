@@ -1,7 +1,7 @@
 """Where samples come from, and who holds them."""
 
 from gossamer.data.augment import Augmentation, Draw
-from gossamer.data.batches import Batch, Batches, Gathered
+from gossamer.data.batches import Batch, Batches, ChunkBatches
 from gossamer.data.catalog import DATASETS, as_dataset
 from gossamer.data.files import data_directory
 from gossamer.data.partition import PARTITIONS, check_partition, split
@@ -15,9 +15,9 @@ __all__ = [
     "Augmentation",
     "Batch",
     "Batches",
+    "ChunkBatches",
     "Dataset",
     "Draw",
-    "Gathered",
     "Indices",
     "PartitionSummary",
     "Samples",

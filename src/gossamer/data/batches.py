@@ -113,7 +113,7 @@ class Batches:
         return [samples[start : start + count] for start, count in places]
 
 
-class Gathered:
+class ChunkBatches:
     """All local steps of a chunk of clients in one round, ready to be taken one after the other.
 
     With the memory format `torch.channels_last`, each client's images [samples, C, H, W] lie in memory that way.
@@ -155,7 +155,7 @@ class Gathered:
         with np.errstate(invalid="ignore"):  # who takes no step has no loss, not even zero
             self.shares = torch.from_numpy(seen / seen.sum(axis=0)).to(device=device, dtype=dtype)
 
-    def apart(self) -> Iterator["Gathered"]:
+    def split_clients(self) -> Iterator["ChunkBatches"]:
         """Each client's steps alone. Cheaper than gathering them so, which is mostly fixed cost."""
         columns = (torch.split(values, 1, 1) for values in (self._rows, self._weights, self.active, self.shares))
         lengths = (self._counts > 0).sum(axis=0).tolist()

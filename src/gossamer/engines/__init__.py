@@ -1,20 +1,20 @@
 """Who runs the clients."""
 
 from gossamer.engines.memory import OutOfMemory, check_room
-from gossamer.engines.planning.choice import Wanted, check_first_step, choose_plan
-from gossamer.engines.reference import Isolated, Trace
+from gossamer.engines.planning.choice import PlanOverrides, check_first_step, choose_plan
+from gossamer.engines.reference import Reference, Trace
 from gossamer.engines.stacked import RoundReport, Stacked
-from gossamer.engines.steps.chunk import How, Plan
+from gossamer.engines.steps.chunk import ExecutionPlan, StepMode
 
 __all__ = [
-    "How",
-    "Isolated",
+    "ExecutionPlan",
     "OutOfMemory",
-    "Plan",
+    "PlanOverrides",
+    "Reference",
     "RoundReport",
     "Stacked",
+    "StepMode",
     "Trace",
-    "Wanted",
     "check_first_step",
     "check_room",
     "choose_plan",

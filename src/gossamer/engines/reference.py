@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.data import Batch, Batches, Gathered, Samples
+from gossamer.data import Batch, Batches, ChunkBatches, Samples
 from gossamer.errors import GossamerError
 from gossamer.methods import Message, Operator, Round, arrived, gossip_steps, mixes, travelling
 from gossamer.randomness import Purpose, torch_seed
@@ -63,7 +63,7 @@ class Client:
     def train(self, index: int) -> float:
         """Local steps, up to the message; gives the mean training loss, NaN without a step."""
         round, dtype = self.round(index), self.work.model.initial.dtype
-        own = Gathered(self.work.batches, self.work.dataset, [self.number], index, dtype)
+        own = ChunkBatches(self.work.batches, self.work.dataset, [self.number], index, dtype)
         local, total = self.method.begin(self.state, round), 0.0
         self.work.model.template.train()
         for k in range(own.steps):
@@ -173,7 +173,7 @@ def together(parts: list[Message]) -> Message:
     return {name: total.to(parts[0][name].dtype) for name, total in sums.items()}
 
 
-class Isolated:
+class Reference:
     """Runs clients that know nothing of each other but their letters."""
 
     def __init__(self, training: Training, trace: Trace = on_time) -> None:

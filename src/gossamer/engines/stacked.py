@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from gossamer.engines.memory import Buffers, is_small, unread_by_receive
-from gossamer.engines.steps.chunk import RECORD_AT, ChunkRunner, Plan, Prepared
+from gossamer.engines.steps.chunk import RECORD_AT, ChunkInputs, ChunkRunner, ExecutionPlan
 from gossamer.errors import ExperimentError
 from gossamer.methods import Message, Operator, Round, State, gossip_steps
 from gossamer.mixing import Mixer, Traffic
@@ -58,20 +58,20 @@ class Stacked:
     """A worker's engine. `state` holds the vectors of its own clients as rows: {"x": [own, d], ...}."""
 
     def __init__(
-        self, training: Training, plan: Plan | None = None, group: Group = ALONE, spill: Path | None = None
+        self, training: Training, plan: ExecutionPlan | None = None, group: Group = ALONE, spill: Path | None = None
     ) -> None:
         keep_freed_memory()
         self.group = group
         self.clients = len(training.batches.parts)
-        self.places = shares(training.batches.work(), group.size)
-        self.own = self.places[group.rank]
+        self.client_ranges = shares(training.batches.work(), group.size)
+        self.own = self.client_ranges[group.rank]
         self.device = training.model.initial.device
         self.dtype = training.model.initial.dtype
         self.plan = plan or default_plan(training)
         initial = training.method.init(training.model.initial)
         self._frugal = not is_small(initial, self.clients)
         self.training = training
-        self.mixer = Mixer(training.network, self.places, group)
+        self.mixer = Mixer(training.network, self.client_ranges, group)
         self._rehearse()  # before there is a state: what that needs for a moment does not come on top of it
         self._buffers = Buffers(initial, self.own, self.clients, spill, group)
         self._shapes, self._sends = shapes(self.state), dict[str, tuple[int, ...]]()
@@ -155,7 +155,7 @@ class Stacked:
                 weights = vmap(weigh)({name: value[rows] for name, value in self.state.items()})
                 weight += weights.sum(dtype=torch.float64)
             sum_rows(vectors, weights, onto=total)
-        self.group.sum(summed)
+        self.group.all_sum(summed)
         total /= self.clients if weigh is None else weight
         return total.to(self.dtype)
 
@@ -190,7 +190,7 @@ class Stacked:
         n, own = self.clients, slice(self.own.start, self.own.stop)
         told = torch.zeros(2 * n + 1, dtype=torch.float64, device=self.device)
         told[:n][own], told[n:-1][own], told[-1] = losses.double(), broken.double(), float(asking)
-        told = self.group.sum(told)  # a value plus zeros is that value, NaN and infinity included
+        told = self.group.all_sum(told)  # a value plus zeros is that value, NaN and infinity included
         return told[:n].to(self.dtype), told[n:-1] > 0, bool(told[-1] > 0)
 
     def _share_losses(self, losses: Tensor, traffic: Traffic) -> np.ndarray:
@@ -275,13 +275,13 @@ class Stacked:
             clients = np.intersect1d(clients, working)
         return clients[np.argsort(self.training.batches.steps[clients], kind="stable")]
 
-    def _chunks(self, clients: np.ndarray, index: int) -> Iterator[Prepared]:
+    def _chunks(self, clients: np.ndarray, index: int) -> Iterator[ChunkInputs]:
         """The clients in chunks of about the same size. For single ones, batches are prepared for many at once."""
         alone = self.plan.chunk == 1
         for some in _split(clients, PREPARED if alone else self.plan.chunk):
             prepared = self.runner.prepare(some, index)
             if alone:
-                yield from prepared.apart()
+                yield from prepared.split_clients()
             else:
                 yield prepared
 
@@ -308,7 +308,7 @@ class Stacked:
 
     def _check(self, who: str, what: str, usual: Any, found: Any, index: int) -> None:
         """Refuse what a method gives that fits nowhere. Its first step was tried before; this one may be later."""
-        if wrong := misfit(what, usual, found):
+        if wrong := shape_mismatch(what, usual, found):
             raise ExperimentError(f"round {index + 1}: the method's `{who}` gives something else than before: {wrong}")
 
     def _blocks(self) -> Iterator[slice]:
@@ -337,12 +337,12 @@ class Stacked:
             yield
 
 
-def default_plan(training: Training) -> Plan:
+def default_plan(training: Training) -> ExecutionPlan:
     """A plan that needs no measurement."""
     if training.model.draws_randomness:
-        return Plan(1, reason="the model draws random numbers (dropout), which are keyed client by client")
+        return ExecutionPlan(1, reason="the model draws random numbers (dropout), which are keyed client by client")
     small = training.model.size <= SMALL_MODEL
-    return Plan(SMALL_MODEL_CHUNK, reason="small model") if small else Plan(1, reason="large model")
+    return ExecutionPlan(SMALL_MODEL_CHUNK, reason="small model") if small else ExecutionPlan(1, reason="large model")
 
 
 def initial_rows(training: Training, clients: int) -> State:
@@ -362,10 +362,10 @@ def shapes(rows: Any) -> Any:
     return {name: tuple(value.shape[1:]) for name, value in rows.items()}
 
 
-def misfit(what: str, usual: Any, rows: Any) -> str | None:
+def shape_mismatch(what: str, usual: Any, rows: Any) -> str | None:
     """Where rows differ from the usual shapes, in words.
 
-    >>> misfit("state", {"x": (2,)}, {"x": torch.zeros(3, 1)}), misfit("state", {"x": (2,)}, None)
+    >>> shape_mismatch("state", {"x": (2,)}, {"x": torch.zeros(3, 1)}), shape_mismatch("state", {"x": (2,)}, None)
     ("'x' of the state is (1,), not (2,)", 'the state is a NoneType')
     """
     found = shapes(rows)

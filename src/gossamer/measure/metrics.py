@@ -83,7 +83,7 @@ class Evaluator:
                 for first in range(0, len(vectors), self._models):
                     rows = slice(first, first + self._models)
                     sums[number, :, rows] = self._sums(vectors[rows], inputs, targets)
-        return Quality(*(group.sum(sums).sum(0) / len(samples)))
+        return Quality(*(group.all_sum(sums).sum(0) / len(samples)))
 
     def _sums(self, vectors: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """Summed loss and number of hits of each row: [2, rows]."""
@@ -111,6 +111,6 @@ def consensus_distance(blocks: Callable[[], Iterable[Tensor]], own: range, clien
     for rows in blocks():
         total = sum_rows(rows, onto=total)
     assert total is not None, "no worker is without clients"
-    mean = group.sum(total).div_(clients).to(rows.dtype)
+    mean = group.all_sum(total).div_(clients).to(rows.dtype)
     apart = [torch.stack([(row - mean).square_().sum(dtype=torch.float64) for row in rows]) for rows in blocks()]
-    return float(group.collect(torch.cat(apart), own, clients).sum()) / clients
+    return float(group.gather_clients(torch.cat(apart), own, clients).sum()) / clients

@@ -33,17 +33,17 @@ class Give(NamedTuple):
     sums: sparse.csr_array | None = None
 
 
-class Exchange:
+class RowExchange:
     """One matrix applied to rows that are spread over workers."""
 
-    def __init__(self, matrix: sparse.csr_array, places: Sequence[range], rank: int) -> None:
-        own = places[rank]
+    def __init__(self, matrix: sparse.csr_array, client_ranges: Sequence[range], rank: int) -> None:
+        own = client_ranges[rank]
         mine = matrix[own.start : own.stop]
         #: Rows that come from each other worker, in the order of the workers.
         self.takes: dict[int, int] = {}
         self.gives: list[Give] = []
         columns = []
-        for worker, place in enumerate(places):
+        for worker, place in enumerate(client_ranges):
             if worker == rank:
                 self.before = sum(self.takes.values())
                 columns.append(mine[:, place.start : place.stop])
@@ -62,7 +62,7 @@ class Exchange:
                 else:
                     self.gives.append(Give(worker, len(receivers), sums=sparse.csr_array(owed[receivers])))
         #: All must cut rows into the same blocks, so each reckons with the one who has the most to send or to hear.
-        self.crossing = _most_crossing(matrix, places)
+        self.crossing = _most_crossing(matrix, client_ranges)
         # In the order of the clients, so that a sum is taken in the same order whatever the number of workers.
         self.matrix = sparse.csr_array(sparse.hstack(columns, format="csr"))
         self.matrix.sort_indices()
@@ -94,7 +94,7 @@ class Exchange:
             for worker, count in self.takes.items():
                 shelves[worker] = arrived[first : first + count]
                 first += count
-            group.swap(parcels, shelves)
+            group.exchange(parcels, shelves)
             for left in range(0, width, narrow):
                 right = min(left + narrow, width)
                 near, far = block[:, left:right], arrived[:, left:right]
@@ -137,10 +137,10 @@ def _crossing(block: sparse.csr_array) -> tuple[np.ndarray, np.ndarray]:
     return np.unique(column), np.unique(row)
 
 
-def _most_crossing(matrix: sparse.csr_array, places: Sequence[range]) -> int:
+def _most_crossing(matrix: sparse.csr_array, client_ranges: Sequence[range]) -> int:
     """The most rows that one worker sends to all others, or hears from them."""
-    clients, workers = matrix.shape[0], len(places)
-    owner = np.repeat(np.arange(workers), [len(place) for place in places])
+    clients, workers = matrix.shape[0], len(client_ranges)
+    owner = np.repeat(np.arange(workers), [len(place) for place in client_ranges])
     row, column = matrix.tocoo().coords
     away = owner[row] != owner[column]
     row, column = row[away].astype(np.int64), column[away].astype(np.int64)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gossamer.graphs import Network
 from gossamer.methods import Message, Method, Operator, mixes, travelling
-from gossamer.mixing.exchange import Exchange
+from gossamer.mixing.exchange import RowExchange
 from gossamer.system.sums import sum_rows
 from gossamer.workers import ALONE, Group
 
@@ -37,15 +37,15 @@ def operator_matrix(network: Network, operator: Operator, step: int, losses: Los
 class Mixer:
     """Mixes the messages of a worker's own clients with those of all others.
 
-    `places` says which clients each worker owns; a worker's messages are the rows of its own ones, in order.
+    `client_ranges` says which clients each worker owns; a worker's messages are the rows of its own ones, in order.
     """
 
-    def __init__(self, network: Network, places: Sequence[range] | None = None, group: Group = ALONE) -> None:
+    def __init__(self, network: Network, client_ranges: Sequence[range] | None = None, group: Group = ALONE) -> None:
         self._network = network
         self._group = group
-        self._places = places or [range(network.clients)]
-        self._own = self._places[group.rank]
-        self._plans: dict[tuple[Operator, int], Exchange] = {}
+        self._client_ranges = client_ranges or [range(network.clients)]
+        self._own = self._client_ranges[group.rank]
+        self._plans: dict[tuple[Operator, int], RowExchange] = {}
 
     def mix(self, operators: dict[str, Operator], messages: Message, step: int, losses: Losses = None) -> Message:
         """What each own client receives, by name: [own clients, ...] in and out. What comes in may be overwritten."""
@@ -73,15 +73,17 @@ class Mixer:
         total = torch.zeros(flat.shape[1], dtype=torch.float64, device=rows.device)
         for some in torch.split(torch.as_tensor(here, device=rows.device), max(1, GATHERED // max(1, flat.shape[1]))):
             total += sum_rows(flat[some])
-        return (self._group.sum(total) / len(called)).to(rows.dtype).view(rows.shape[1:])
+        return (self._group.all_sum(total) / len(called)).to(rows.dtype).view(rows.shape[1:])
 
-    def _plan(self, operator: Operator, step: int, losses: Losses) -> Exchange:
+    def _plan(self, operator: Operator, step: int, losses: Losses) -> RowExchange:
         period = self._network.period
         repeats = period is not None and period <= PLANS and not (self._network.by_loss and losses is not None)
         key = (operator, step % period if period else 0)
         if repeats and key in self._plans:
             return self._plans[key]
-        plan = Exchange(operator_matrix(self._network, operator, step, losses), self._places, self._group.rank)
+        plan = RowExchange(
+            operator_matrix(self._network, operator, step, losses), self._client_ranges, self._group.rank
+        )
         if repeats:
             self._plans[key] = plan
         return plan

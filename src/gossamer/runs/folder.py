@@ -153,9 +153,9 @@ class RunFolder:
             drop_round(self.checkpoints, round)
             if self.metrics.exists():
                 sync(self.metrics)  # first: a checkpoint without the rounds before it could not be resumed from
-        group.meet()
+        group.barrier()
         save_part(self.checkpoints, round, digest, own, clients, state)
-        group.meet()  # nobody drops an older one before everyone has written
+        group.barrier()  # nobody drops an older one before everyone has written
         if group.first:
             drop_old(self.checkpoints)
 

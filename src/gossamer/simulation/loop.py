@@ -21,12 +21,12 @@ from torch import Tensor, nn
 
 from gossamer.data import PartitionSummary
 from gossamer.engines import (
-    How,
+    ExecutionPlan,
     OutOfMemory,
-    Plan,
+    PlanOverrides,
     RoundReport,
     Stacked,
-    Wanted,
+    StepMode,
     check_first_step,
     check_room,
     choose_plan,
@@ -79,7 +79,7 @@ class Options(TypedDict, total=False):
     #: Clients that a worker runs at once.
     chunk: int | None
     #: How a local step is run: "eager", "traced" or "compiled".
-    step: How | None
+    step: StepMode | None
     #: Images with their channels last.
     channels_last: bool | None
     #: A folder for a state that is larger than the memory.
@@ -244,7 +244,7 @@ def _start(
         chosen = plan
         if chosen is None:
             mine = _plan(prepared.training, options, group.size, RunFolder(path) if path else None, speaker)
-            chosen = Plan.from_json(group.tell(mine.to_json() if group.first else ""))
+            chosen = ExecutionPlan.from_json(group.broadcast(mine.to_json() if group.first else ""))
         if chosen.step == "compiled":
             _preparing(speaker)("compiling local steps, or finding those of an earlier run")
         for difference in _not_as_asked(options, chosen):
@@ -253,7 +253,7 @@ def _start(
             engine = Stacked(prepared.training, chosen, group, spill)
         folder, locked, past_rounds = None, nullcontext(), False
         if path is not None:
-            group.meet()  # nothing is written before everyone has room
+            group.barrier()  # nothing is written before everyone has room
             folder, past_rounds = _folder(group, path, experiment, going_on, prepared, chosen)
             if group.first and not folder.finished:
                 locked = folder.locked()  # type: ignore[assignment]
@@ -273,7 +273,7 @@ def _start(
         raise WorkerLost(f"{error} {kept}") from error
 
 
-def _not_as_asked(options: Options, plan: Plan) -> Iterator[str]:
+def _not_as_asked(options: Options, plan: ExecutionPlan) -> Iterator[str]:
     """What a plan does in another way than the user wants, in words."""
     if (step := options.get("step")) and step != plan.step:
         yield f"steps are {plan.step}, not {step}"
@@ -333,25 +333,27 @@ def _workers_of_environment() -> int | None:
     return int(value) if value else None
 
 
-def _plan(training: Training, options: Options, workers: int, folder: RunFolder | None, observer: Observer) -> Plan:
+def _plan(
+    training: Training, options: Options, workers: int, folder: RunFolder | None, observer: Observer
+) -> ExecutionPlan:
     """How the clients are run: as asked; as before, to the last bit, for a run that goes on; or as is best."""
-    wanted = Wanted(options.get("chunk"), options.get("step"), options.get("channels_last"))
-    if folder is not None and wanted == Wanted():
+    wanted = PlanOverrides(options.get("chunk"), options.get("step"), options.get("channels_last"))
+    if folder is not None and wanted == PlanOverrides():
         with suppress(KeyError, TypeError, ValueError):
-            before = Plan.from_json(json.dumps(folder.engine()["plan"]))
+            before = ExecutionPlan.from_json(json.dumps(folder.engine()["plan"]))
             check_first_step(training)
             return before
     return choose_plan(training, wanted, workers, _preparing(observer))
 
 
 def _folder(
-    group: Group, path: Path, experiment: Experiment, going_on: bool, prepared: Prepared, plan: Plan
+    group: Group, path: Path, experiment: Experiment, going_on: bool, prepared: Prepared, plan: ExecutionPlan
 ) -> tuple[RunFolder, bool]:
     """The run folder, seen by all workers; and whether it holds a run to go on with."""
     # A launcher tells a restart only to those on the machine of the one that died, and they know where to go on.
-    knowing = group.who(restarted() and (path / EXPERIMENT).is_file())
+    knowing = group.ranks_where(restarted() and (path / EXPERIMENT).is_file())
     # Where a folder was named by the time, every process has a name of its own.
-    path = Path(group.tell(str(path), speaker=knowing[0] if knowing else 0))
+    path = Path(group.broadcast(str(path), source=knowing[0] if knowing else 0))
     if knowing:
         going_on = True
         same_experiment(RunFolder(path), experiment)
@@ -359,7 +361,7 @@ def _folder(
         engine = {"workers": group.size, "plan": plan._asdict()}
         folder = RunFolder.create(path, experiment.to_toml(), engine)
         write_text(folder.path / "partition.json", to_json(prepared.partition.to_dict()) + "\n")
-    group.meet()
+    group.barrier()
     if not (path / EXPERIMENT).is_file():
         raise RunFolderError(
             f"{path}: worker {group.rank} does not see it. All workers need the same file system there."
@@ -401,7 +403,7 @@ def _take_back(folder: RunFolder, experiment: Experiment, engine: Stacked, obser
     engine.done = done
     if done == 0:
         engine.undo(0)  # half a checkpoint may have been read
-    engine.group.meet()
+    engine.group.barrier()
     return past
 
 
@@ -425,7 +427,7 @@ def check_options(options: Options) -> None:
             raise ExperimentError(f"{name}: should be a whole number, at least 1 (got {number!r})")
     if options.get("spill") == "":
         raise ExperimentError("spill: names no folder")
-    for name, words in (("on_divergence", get_args(OnDivergence)), ("step", get_args(How))):
+    for name, words in (("on_divergence", get_args(OnDivergence)), ("step", get_args(StepMode))):
         word = options.get(name)
         if word is not None and word not in words:
             raise ExperimentError(f"{name}: should be {' or '.join(map(repr, words))} (got {word!r})")
@@ -586,7 +588,7 @@ class _Simulation:
     def _client_accuracies(self) -> Tensor:
         """Every client's own accuracy on the test samples."""
         own = [quality.accuracy for rows in self.engine.model_blocks() if (quality := self.evaluator.test(rows))]
-        return self.group.collect(torch.cat(own), self.engine.own, self.engine.clients)
+        return self.group.gather_clients(torch.cat(own), self.engine.own, self.engine.clients)
 
     def _divergence(self, round: int, report: RoundReport) -> str:
         broken = report.broken.nonzero().flatten().tolist()
@@ -617,12 +619,12 @@ class _Simulation:
         if (seen := self.group.everyone(own)) is not None:
             return seen
         if not self.group.first:
-            self.group.swap({0: own.contiguous()}, {})
+            self.group.exchange({0: own.contiguous()}, {})
             return own
         everyone = own.new_empty((self.engine.clients, own.shape[1]))
         everyone[: len(own)] = own
-        places = enumerate(self.engine.places[1:], start=1)
-        self.group.swap({}, {worker: everyone[place.start : place.stop] for worker, place in places})
+        places = enumerate(self.engine.client_ranges[1:], start=1)
+        self.group.exchange({}, {worker: everyone[place.start : place.stop] for worker, place in places})
         return everyone
 
 

@@ -60,18 +60,18 @@ class Forked(Group):
         for each in (self._bell, *others):
             self._sleep.register(each, select.POLLIN)
 
-    def sum(self, values: Tensor) -> Tensor:
+    def all_sum(self, values: Tensor) -> Tensor:
         flat = values if values.is_contiguous() else values.contiguous()
         for piece in torch.split(flat.view(-1), self._board.place // values.element_size()):
             places = self._places()[:, self._board.head :][:, : piece.nbytes].view(values.dtype)
             places[self.rank] = piece
-            self.meet()
+            self.barrier()
             piece.copy_(places[0])
             for other in places[1:]:  # in the same order for all: everyone gets the very same
                 piece += other
         return values if flat is values else values.copy_(flat)
 
-    def swap(self, gives: Mapping[int, Tensor], takes: Mapping[int, Tensor]) -> None:
+    def exchange(self, gives: Mapping[int, Tensor], takes: Mapping[int, Tensor]) -> None:
         leaving = {worker: _bytes(gives[worker]) for worker in sorted(gives)}
         coming = {worker: _bytes(tensor) for worker, tensor in takes.items()}
         more = True
@@ -87,7 +87,7 @@ class Forked(Group):
                 start += length
             head[-1] = sum(map(len, leaving.values()))
             heads[self.rank] = torch.tensor(head)
-            self.meet()
+            self.barrier()
             said = heads.tolist()
             for worker, (*lengths, _) in enumerate(said):
                 if length := lengths[self.rank]:
@@ -97,7 +97,7 @@ class Forked(Group):
             more = any(rest for *_, rest in said)
         assert not any(map(len, coming.values())), "everything that was waited for has come"
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Wait until everyone is here."""
         self._turn += 1
         if self.rank:
@@ -120,7 +120,7 @@ class Forked(Group):
     def everyone(self, own: Tensor) -> Tensor | None:
         for rows in self._shared:
             if own.untyped_storage().data_ptr() == rows.untyped_storage().data_ptr() and own.stride() == rows.stride():
-                self.meet()  # they are whole when all have written theirs
+                self.barrier()  # they are whole when all have written theirs
                 return rows
         return None
 

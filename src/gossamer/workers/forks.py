@@ -42,14 +42,14 @@ def forking() -> Iterator[None]:
 PATIENCE = 900.0
 
 
-class FailedApart(RuntimeError):
+class ForkFailed(RuntimeError):
     """What was to be done in another process was not."""
 
 
-def apart(work: Callable[[], str]) -> str:
+def run_in_fork(work: Callable[[], str]) -> str:
     """What `work` returns in a fork of this process. Whatever it imports and allocates is gone with the fork.
 
-    >>> apart(lambda: "done")
+    >>> run_in_fork(lambda: "done")
     'done'
     """
     parent = os.getpid()
@@ -67,7 +67,7 @@ def apart(work: Callable[[], str]) -> str:
     try:
         with open(hears, encoding="utf-8") as words:
             if not select.select([words], [], [], PATIENCE)[0]:
-                raise FailedApart(f"its process did not end within {PATIENCE:g} s")
+                raise ForkFailed(f"its process did not end within {PATIENCE:g} s")
             said = words.read()
     except BaseException:  # Ctrl-C, say: we do not wait for it
         with suppress(OSError):
@@ -77,12 +77,10 @@ def apart(work: Callable[[], str]) -> str:
         _, status = os.waitpid(child, 0)
     if not said:
         code = os.waitstatus_to_exitcode(status)
-        raise FailedApart(
-            f"its process was killed by {signal.Signals(-code).name}" if code < 0 else "its process ended"
-        )
+        raise ForkFailed(f"its process was killed by {signal.Signals(-code).name}" if code < 0 else "its process ended")
     answer = json.loads(said)
     if "failed" in answer:
-        raise FailedApart(answer["failed"])
+        raise ForkFailed(answer["failed"])
     return str(answer["said"])
 
 

@@ -34,36 +34,36 @@ class Group:
     here = 1
     device = torch.device("cpu")
 
-    def sum(self, values: Tensor) -> Tensor:
+    def all_sum(self, values: Tensor) -> Tensor:
         """The sum of everyone's tensor, in place."""
         return values
 
-    def swap(self, gives: Mapping[int, Tensor], takes: Mapping[int, Tensor]) -> None:
+    def exchange(self, gives: Mapping[int, Tensor], takes: Mapping[int, Tensor]) -> None:
         """Send tensors to some workers, and fill tensors from some. All call it together."""
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Wait until everyone is here."""
-        self.sum(torch.zeros(1, device=self.device))
+        self.all_sum(torch.zeros(1, device=self.device))
 
     def any(self, flag: bool) -> bool:
         """Whether any worker says yes."""
-        return bool(self.sum(torch.tensor([float(flag)], device=self.device)) > 0)
+        return bool(self.all_sum(torch.tensor([float(flag)], device=self.device)) > 0)
 
-    def tell(self, words: str, speaker: int = 0) -> str:
+    def broadcast(self, words: str, source: int = 0) -> str:
         """The words of one worker, heard by all."""
         # Sent as bytes, to which the others add nothing: torch's own way to send objects is to pickle them.
-        speaks = self.rank == speaker
+        speaks = self.rank == source
         said = torch.tensor(list(words.encode()) if speaks else [], dtype=torch.uint8, device=self.device)
-        length = int(self.sum(torch.tensor([len(said)], device=self.device)))
+        length = int(self.all_sum(torch.tensor([len(said)], device=self.device)))
         if not speaks:
             said = torch.zeros(length, dtype=torch.uint8, device=self.device)
-        return bytes(self.sum(said).cpu().numpy()).decode()
+        return bytes(self.all_sum(said).cpu().numpy()).decode()
 
-    def who(self, flag: bool) -> list[int]:
+    def ranks_where(self, flag: bool) -> list[int]:
         """The workers that say yes."""
         flags = torch.zeros(self.size, device=self.device)
         flags[self.rank] = float(flag)
-        return [rank for rank, said in enumerate(self.sum(flags).tolist()) if said]
+        return [rank for rank, said in enumerate(self.all_sum(flags).tolist()) if said]
 
     def room(self, like: Tensor, own: range, total: int) -> Tensor:
         """Memory for the rows of the own clients, each like the tensor that is given."""
@@ -78,14 +78,14 @@ class Group:
         """Whether this is the worker that writes the record and speaks to the user."""
         return self.rank == 0
 
-    def collect(self, own: Tensor, place: range, total: int) -> Tensor:
+    def gather_clients(self, own: Tensor, place: range, total: int) -> Tensor:
         """One value of each client, gathered from the workers that own them."""
         if self.size == 1:
             return own
         # Everyone adds its own into zeros: a value plus zeros is that value, NaN and infinity included.
         everyone = own.new_zeros((total, *own.shape[1:]))
         everyone[place.start : place.stop] = own
-        return self.sum(everyone)
+        return self.all_sum(everyone)
 
 
 ALONE = Group()
@@ -102,11 +102,11 @@ class Distributed(Group):
         except (RuntimeError, ValueError) as error:
             raise WorkerLost(f"worker {rank} of {size} cannot join the others: {_gist(error)}") from error
 
-    def sum(self, values: Tensor) -> Tensor:
+    def all_sum(self, values: Tensor) -> Tensor:
         self._say(lambda: dist.all_reduce(values))
         return values
 
-    def swap(self, gives: Mapping[int, Tensor], takes: Mapping[int, Tensor]) -> None:
+    def exchange(self, gives: Mapping[int, Tensor], takes: Mapping[int, Tensor]) -> None:
         talk = [dist.P2POp(dist.isend, tensor, worker) for worker, tensor in gives.items() if tensor.numel()]
         talk += [dist.P2POp(dist.irecv, tensor, worker) for worker, tensor in takes.items() if tensor.numel()]
         if talk:

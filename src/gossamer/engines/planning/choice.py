@@ -17,8 +17,8 @@ from torch import nn
 
 from gossamer.engines.memory import is_small
 from gossamer.engines.planning.trials import Candidates, Trial, measure
-from gossamer.engines.stacked import default_plan, initial_rows, misfit, shapes
-from gossamer.engines.steps.chunk import ChunkRunner, How, Plan, gist
+from gossamer.engines.stacked import default_plan, initial_rows, shape_mismatch, shapes
+from gossamer.engines.steps.chunk import ChunkRunner, ExecutionPlan, StepMode, gist
 from gossamer.engines.steps.compiled import can_build, put
 from gossamer.errors import ExperimentError
 from gossamer.methods import mixes
@@ -28,7 +28,7 @@ from gossamer.system.machine import processor_and_features
 from gossamer.system.threads import on_threads
 from gossamer.system.words import counted
 from gossamer.training.steps import Training, about_clients, this_round
-from gossamer.workers import FailedApart, apart
+from gossamer.workers import ForkFailed, run_in_fork
 
 #: Seconds of local work from which a measurement pays. It takes a few, most of them to import torch's tracer.
 WORTH_MEASURING = 30.0
@@ -42,20 +42,20 @@ BESIDE = 256
 EDITION = 5
 
 
-class Wanted(NamedTuple):
+class PlanOverrides(NamedTuple):
     """What the user asks for; None leaves the choice to a measurement."""
 
     chunk: int | None = None
-    step: How | None = None
+    step: StepMode | None = None
     channels_last: bool | None = None
 
 
 def choose_plan(
     training: Training,
-    wanted: Wanted = Wanted(),
+    wanted: PlanOverrides = PlanOverrides(),
     workers: int = 1,
     say: Callable[[str], None] = lambda what: None,
-) -> Plan:
+) -> ExecutionPlan:
     """The plan for a run; `say` is told if that takes a while. What fails on the first step is refused here."""
     check_first_step(training)
     model = training.model
@@ -94,7 +94,7 @@ def choose_plan(
         say("measuring how to run the clients fastest, once for this model and machine")
         try:
             plan = measured_apart(training, Candidates(chunks, layouts, wanted.step, steps))
-        except FailedApart as error:
+        except ForkFailed as error:
             return plain._replace(reason=f"{plain.reason}; measuring what is best failed: {gist(error)}")
         if reason != "as asked":
             plan = plan._replace(reason=f"{reason}; {plan.reason}")
@@ -124,11 +124,11 @@ def sizes_to_try(share: int, most: int) -> list[int]:
     return sizes
 
 
-def measured_apart(training: Training, which: Candidates) -> Plan:
+def measured_apart(training: Training, which: Candidates) -> ExecutionPlan:
     """What `measure` finds, where that is possible in a process of its own, so that nothing of it stays here."""
     if not can_build(training.model.initial.device):
         return measure(training, which)
-    return Plan.from_json(apart(lambda: measure(training, which).to_json()))
+    return ExecutionPlan.from_json(run_in_fork(lambda: measure(training, which).to_json()))
 
 
 def check_first_step(training: Training) -> None:
@@ -152,13 +152,13 @@ def try_step(training: Training, clients: np.ndarray) -> Exception | None:
         before = torch.get_rng_state()
         model.template.train()
         try:
-            runner = ChunkRunner(training, Plan(len(clients)))
+            runner = ChunkRunner(training, ExecutionPlan(len(clients)))
             after, message, _ = runner.run(state, runner.prepare(clients, 0), 0, 1)
             about = about_clients(training, clients, 0)
             # Nobody to talk to here: each hears itself, which has the shapes of what it will hear.
             mixed = {key: message[name] for key, (name, _) in mixes(method.sends, message).items()}
             received = each(lambda s, m, a: method.receive(s, m, this_round(training, 0, a)))(after, mixed, about)
-            if wrong := misfit("state", shapes(state), received):
+            if wrong := shape_mismatch("state", shapes(state), received):
                 raise ValueError(f"after receive, {wrong}")
             each(method.model)(received)
         except Exception as error:  # whatever a user's own code may raise
@@ -180,23 +180,23 @@ def has_convolutions(module: nn.Module) -> bool:
     return any(isinstance(layer, nn.Conv2d) for layer in module.modules())
 
 
-def found_before(training: Training, wanted: Wanted, workers: int) -> Plan | None:
+def found_before(training: Training, wanted: PlanOverrides, workers: int) -> ExecutionPlan | None:
     """What an earlier measurement of the same thing on this machine found."""
     try:
-        plan = Plan.from_json(_kept_in(training, wanted, workers).read_text(encoding="utf-8"))
+        plan = ExecutionPlan.from_json(_kept_in(training, wanted, workers).read_text(encoding="utf-8"))
         return plan._replace(reason=f"{plan.reason}; kept from an earlier run")
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def keep(training: Training, wanted: Wanted, workers: int, plan: Plan) -> Plan:
+def keep(training: Training, wanted: PlanOverrides, workers: int, plan: ExecutionPlan) -> ExecutionPlan:
     """Keep a finding for the next time; without a place to keep it, it will be measured again."""
     with suppress(OSError):
         put(_kept_in(training, wanted, workers), plan.to_json().encode())
     return plan
 
 
-def _kept_in(training: Training, wanted: Wanted, workers: int) -> Path:
+def _kept_in(training: Training, wanted: PlanOverrides, workers: int) -> Path:
     model, batches = training.model, training.batches
     sizes = [batches.batch_size, int(np.median(batches.sizes)), most_at_once(training, workers)]
     about = [

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gossamer.engines.stacked import initial_rows
-from gossamer.engines.steps.chunk import MOST_AT_ONCE, RECORD_AT, ChunkRunner, How, Plan
+from gossamer.engines.steps.chunk import MOST_AT_ONCE, RECORD_AT, ChunkRunner, ExecutionPlan, StepMode
 from gossamer.training.steps import Training
 
 #: Seconds of local work from which a compiler pays. It takes a quarter of a minute for each number of clients tried.
@@ -33,7 +33,7 @@ class Candidates(NamedTuple):
     chunks: list[int]
     layouts: list[bool]
     #: How a step is taken, if that is not to be found out.
-    step: How | None
+    step: StepMode | None
     #: Client-steps that lie ahead of a worker: what takes long to prepare pays for many.
     steps: float
 
@@ -44,7 +44,7 @@ class Trial:
     All steps of a round are taken in one piece, if the run will take them so.
     """
 
-    def __init__(self, training: Training, plan: Plan, most: int = 1) -> None:
+    def __init__(self, training: Training, plan: ExecutionPlan, most: int = 1) -> None:
         self.plan = plan
         #: Seconds per client and step, in the fastest turn so far: others may use the machine too.
         self.seconds = float("inf")
@@ -78,13 +78,13 @@ class Trial:
         return f"{self.plan.chunk} {self.plan.step}{layout} {self.seconds * 1e3:.3g} ms"
 
 
-def measure(training: Training, which: Candidates) -> Plan:
+def measure(training: Training, which: Candidates) -> ExecutionPlan:
     """Try what comes into question, and take the fastest; its reason is what was measured."""
-    first = Trial(training, Plan(which.chunks[0], "eager"))
+    first = Trial(training, ExecutionPlan(which.chunks[0], "eager"))
     first.run()
     seconds = first.turn()
 
-    def tried(plan: Plan) -> Trial:
+    def tried(plan: ExecutionPlan) -> Trial:
         trial = Trial(training, plan, 1 if seconds > LONG_STEP else MOST_AT_ONCE)
         trial.run(1 if seconds > VERY_LONG_STEP and plan.step != "compiled" else RECORD_AT + 1)
         trial.turn()
@@ -96,7 +96,7 @@ def measure(training: Training, which: Candidates) -> Plan:
         # Under vmap a convolution arranges its inputs itself.
         alone = seconds > LONG_STEP or (layout and len(which.layouts) > 1)
         for chunk in which.chunks[:1] if alone else which.chunks:
-            trial = tried(Plan(chunk, "eager" if which.step == "eager" else "traced", layout))
+            trial = tried(ExecutionPlan(chunk, "eager" if which.step == "eager" else "traced", layout))
             trials.append(trial)
             if best is not None and ABOUT * trial.seconds > best.seconds and ABOUT * trial.turn() > best.turn():
                 break  # still more at a time would not help either

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from gossamer.data import Batch, Gathered
-from gossamer.engines.steps.compiled import Given, Step, build, can_build
+from gossamer.data import Batch, ChunkBatches
+from gossamer.engines.steps.compiled import Step, StepInputs, build, can_build
 from gossamer.engines.steps.replayed import record_apart
 from gossamer.methods import Local, Message, Round, State
 from gossamer.randomness import Purpose, torch_seed
@@ -35,12 +35,12 @@ from gossamer.training.steps import (
     with_functions,
     with_tape,
 )
-from gossamer.workers import FailedApart
+from gossamer.workers import ForkFailed
 
 if TYPE_CHECKING:
-    from gossamer.engines.steps.traced import Recorded
+    from gossamer.engines.steps.traced import TracedStep
 
-How = Literal["eager", "traced", "compiled"]
+StepMode = Literal["eager", "traced", "compiled"]
 
 #: A step of one shape is recorded, and compiled if the plan says so, when it comes for this time.
 RECORD_AT = 3
@@ -51,12 +51,12 @@ MOST_RECORDED, MOST_COMPILED = 16, 4
 MOST_AT_ONCE, MOST_NUMBERS, CACHED = 8, 500_000, 8 << 20
 
 
-class Plan(NamedTuple):
+class ExecutionPlan(NamedTuple):
     """How a worker runs its clients."""
 
     #: Clients that run at once.
     chunk: int = 1
-    step: How = "eager"
+    step: StepMode = "eager"
     #: Images with their channels last, which convolutions on a CPU like better.
     channels_last: bool = False
     reason: str = ""
@@ -66,10 +66,10 @@ class Plan(NamedTuple):
         return json.dumps(self._asdict())
 
     @classmethod
-    def from_json(cls, text: str) -> "Plan":
+    def from_json(cls, text: str) -> "ExecutionPlan":
         """The plan that `to_json` wrote."""
         said = json.loads(text)
-        if said["step"] not in get_args(How):
+        if said["step"] not in get_args(StepMode):
             raise ValueError(f"no way to take a step: {said['step']!r}")
         return cls(int(said["chunk"]), said["step"], bool(said["channels_last"]), str(said["reason"]))
 
@@ -79,20 +79,20 @@ class Plan(NamedTuple):
         return f"{self.chunk} at a time, {self.step} steps{layout}{reason}"
 
 
-class Prepared(NamedTuple):
+class ChunkInputs(NamedTuple):
     """What some clients need for a round."""
 
     clients: np.ndarray
-    batches: Gathered
+    batches: ChunkBatches
     about: About
     lr: Tensor
 
-    def apart(self) -> Iterator["Prepared"]:
+    def split_clients(self) -> Iterator["ChunkInputs"]:
         """The same for each of them alone."""
         facts = zip(*(torch.split(rows, 1) for rows in self.about.values()), strict=True)
-        for place, (batches, own) in enumerate(zip(self.batches.apart(), facts, strict=True)):
+        for place, (batches, own) in enumerate(zip(self.batches.split_clients(), facts, strict=True)):
             about = dict(zip(self.about, own, strict=True))
-            yield Prepared(self.clients[place : place + 1], batches, about, self.lr)
+            yield ChunkInputs(self.clients[place : place + 1], batches, about, self.lr)
 
 
 class AnyRound(Round):
@@ -129,7 +129,7 @@ class ChunkRunner:
     longer.
     """
 
-    def __init__(self, training: Training, plan: Plan, frugal: bool = False) -> None:
+    def __init__(self, training: Training, plan: ExecutionPlan, frugal: bool = False) -> None:
         self.training = training
         self.plan = plan
         self._frugal = frugal and can_build(training.model.initial.device)
@@ -142,13 +142,13 @@ class ChunkRunner:
         self._ready: dict[tuple[Any, ...], Step] = {}
         self._compiled = 0
 
-    def prepare(self, clients: np.ndarray, index: int) -> Prepared:
+    def prepare(self, clients: np.ndarray, index: int) -> ChunkInputs:
         """The mini-batches of these clients in a round, and what they know of it."""
         work, dtype = self.training, self._model.initial.dtype
         layout = torch.channels_last if self.plan.channels_last else torch.contiguous_format
-        batches = Gathered(work.batches, work.dataset, clients.tolist(), index, dtype, memory_format=layout)
+        batches = ChunkBatches(work.batches, work.dataset, clients.tolist(), index, dtype, memory_format=layout)
         lr = self._model.initial.new_tensor(work.lr * work.lr_decay**index)
-        return Prepared(clients, batches, about_clients(work, clients, index), lr)
+        return ChunkInputs(clients, batches, about_clients(work, clients, index), lr)
 
     def at_once(self, steps: int) -> bool:
         """Whether so many steps are recorded as one piece."""
@@ -158,7 +158,7 @@ class ChunkRunner:
     def _records(self) -> bool:
         return self.plan.step != "eager" and not self.trouble and not self._model.draws_randomness
 
-    def run(self, state: State, prepared: Prepared, index: int, most: int | None = None) -> Outcome:
+    def run(self, state: State, prepared: ChunkInputs, index: int, most: int | None = None) -> Outcome:
         """These clients' round up to their messages; `most` cuts it short after so many steps, for a trial."""
         work, method = self.training, self.training.method
         clients, gathered, about, lr = prepared
@@ -178,7 +178,7 @@ class ChunkRunner:
         return Outcome(after, message, trained)
 
     def _all_steps(
-        self, index: int, state: State, local: Local, prepared: Prepared, about: About, most: int | None
+        self, index: int, state: State, local: Local, prepared: ChunkInputs, about: About, most: int | None
     ) -> tuple[Local, Tensor | None]:
         """All local steps: in one piece where they are few and alike and will be recorded, else one after the other.
 
@@ -246,14 +246,14 @@ class ChunkRunner:
 
         return one if alone else vmap(one, in_dims=(0, 0, 0, 0, None))
 
-    def _get_ready(self, shape: tuple[Any, ...], index: int, alone: bool, steps: int | None, given: Given) -> None:
+    def _get_ready(self, shape: tuple[Any, ...], index: int, alone: bool, steps: int | None, given: StepInputs) -> None:
         """Record a step, and compile it if the plan says so: in another process, or in this one where that fails."""
         record = partial(self._record, index, alone, steps)
         compiles = self.plan.step == "compiled" and self._compiled < MOST_COMPILED
         self._compiled += compiles
         as_written = self._eagerly(index, alone, steps)
         if compiles and can_build(self._model.initial.device):
-            with suppress(FailedApart):
+            with suppress(ForkFailed):
                 self._ready[shape] = build(record, given, as_written, self._made_of(alone, steps))
                 return
         try:
@@ -271,13 +271,13 @@ class ChunkRunner:
                 self._fall_back("traced", f"a step cannot be compiled, and is replayed as recorded: {gist(error)}")
         self._ready[shape] = recorded
 
-    def _fall_back(self, step: How, trouble: str) -> None:
+    def _fall_back(self, step: StepMode, trouble: str) -> None:
         self.trouble, self.in_effect = trouble, self.plan._replace(step=step)
 
-    def _record(self, index: int, alone: bool, steps: int | None, given: Given) -> "Recorded":
-        from gossamer.engines.steps.traced import Recorded  # torch's tracer takes a while to import
+    def _record(self, index: int, alone: bool, steps: int | None, given: StepInputs) -> "TracedStep":
+        from gossamer.engines.steps.traced import TracedStep  # torch's tracer takes a while to import
 
-        now, again = (Recorded(_in_a_row(self._as_step(index, alone), steps), given) for _ in range(2))
+        now, again = (TracedStep(_in_a_row(self._as_step(index, alone), steps), given) for _ in range(2))
         if not now.same_as(again):
             raise ValueError("it does not do the same every time")
         return now
@@ -326,4 +326,4 @@ def gist(error: Exception) -> str:
     if "data-dependent control flow" in str(error):  # torch's words for it are about its tracer
         return "it branches on the value of a tensor"
     line = str(error).strip().partition("\n")[0]
-    return line if isinstance(error, FailedApart) else f"{type(error).__name__}: {line}"
+    return line if isinstance(error, ForkFailed) else f"{type(error).__name__}: {line}"

@@ -23,29 +23,29 @@ from gossamer.engines.steps.fingerprint import fingerprint
 from gossamer.methods import Local, State
 from gossamer.system.machine import processor_and_features
 from gossamer.training.steps import About
-from gossamer.workers import apart
+from gossamer.workers import run_in_fork
 
 if TYPE_CHECKING:
-    from gossamer.engines.steps.traced import Recorded
+    from gossamer.engines.steps.traced import TracedStep
 
 #: What a step takes, and how it is laid out in the list of tensors that recordings and libraries take.
-Given = tuple[State, Local, Batch, About, Tensor]
+StepInputs = tuple[State, Local, Batch, About, Tensor]
 Step = Callable[[State, Local, Batch, About, Tensor], tuple[Local, Tensor]]
 
 
-def flat(given: Given) -> list[Tensor]:
+def flat(given: StepInputs) -> list[Tensor]:
     """All tensors of a step, in one list."""
     state, local, batch, about, lr = given
     return [*state.values(), *local.values(), *batch, *about.values(), lr]
 
 
-def apiece(given: Given) -> list[Tensor]:
+def apiece(given: StepInputs) -> list[Tensor]:
     """Copies of them, because a recorder tells tensors apart by being different ones: a first step, whose y is still
     x, would be recorded as if it were so in every step."""
     return [tensor.clone() for tensor in flat(given)]
 
 
-class Built:
+class CompiledStep:
     """One step, from a library. Called like the step itself."""
 
     def __init__(self, library: str, returns: Iterable[str], strides: Iterable[Iterable[int]]) -> None:
@@ -64,7 +64,9 @@ def can_build(device: torch.device) -> bool:
     return sys.platform == "linux" and device.type == "cpu"
 
 
-def build(record: Callable[[Given], "Recorded"], given: Given, as_written: Step, made_of: Sequence[Any]) -> Built:
+def build(
+    record: Callable[[StepInputs], "TracedStep"], given: StepInputs, as_written: Step, made_of: Sequence[Any]
+) -> CompiledStep:
     """Record and compile a step, for tensors like `given`, in a fork of this process.
 
     Where all that it is `made_of` has code that is known, one that was built before on this machine is taken without
@@ -81,23 +83,25 @@ def build(record: Callable[[Given], "Recorded"], given: Given, as_written: Step,
         recorded = record(given)
         strides = [tensor.stride() for tensor in apiece(given)]
         library = recorded.library(given)
-        Built(str(library), recorded.returns, strides)  # here first, where one that is damaged takes nobody with it
+        CompiledStep(
+            str(library), recorded.returns, strides
+        )  # here first, where one that is damaged takes nobody with it
         return json.dumps([str(library), recorded.returns, strides, digest(library)])
 
-    library, returns, strides, whole = json.loads(apart(there))
+    library, returns, strides, whole = json.loads(run_in_fork(there))
     if name:
         kept = [Path(library).name, returns, strides, whole]  # wherever the folder is the next time
         with suppress(OSError):  # without a place to keep it, it is recorded again
             put(note, json.dumps(kept).encode())
-    return Built(library, returns, strides)
+    return CompiledStep(library, returns, strides)
 
 
-def _noted(note: Path) -> Built | None:
+def _noted(note: Path) -> CompiledStep | None:
     """What an earlier run built, if it is there and whole: to load a library that is not would end this process."""
     try:
         name, returns, strides, whole = json.loads(note.read_text(encoding="utf-8"))
         library = note.with_name(name)
-        return Built(str(library), returns, strides) if digest(library) == whole else None
+        return CompiledStep(str(library), returns, strides) if digest(library) == whole else None
     except (OSError, ValueError, TypeError, RuntimeError):
         return None
 

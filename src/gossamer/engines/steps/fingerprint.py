@@ -37,7 +37,7 @@ def fingerprint(*things: Any) -> str | None:
         told = _told(things, {})
     except Exception:  # things may do whatever they like when they are looked at
         return None
-    about = [torch.__version__, OWN_CODE, torch.get_default_dtype(), torch.is_autocast_enabled("cpu"), told]
+    about = [torch.__version__, GOSSAMER_CODE, torch.get_default_dtype(), torch.is_autocast_enabled("cpu"), told]
     return hashlib.blake2b(repr(about).encode(), digest_size=16).hexdigest()
 
 
@@ -81,7 +81,7 @@ def _name(code: Any) -> str:
     return f"{where}.{name}"
 
 
-def _own_code() -> str:
+def _gossamer_code() -> str:
     """Gossamer's own files: a development version changes without its number."""
     folder, digest = Path(__file__).parents[2], hashlib.blake2b(digest_size=16)
     for path in sorted(folder.rglob("*.py")):
@@ -90,4 +90,4 @@ def _own_code() -> str:
 
 
 #: As it was when it was imported.
-OWN_CODE = _own_code()
+GOSSAMER_CODE = _gossamer_code()

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gossamer.engines.steps.compiled import Given, Step, agree, flat
-from gossamer.workers import apart
+from gossamer.engines.steps.compiled import Step, StepInputs, agree, flat
+from gossamer.workers import run_in_fork
 
 if TYPE_CHECKING:
-    from gossamer.engines.steps.traced import Recorded
+    from gossamer.engines.steps.traced import TracedStep
 
 #: The names that recorded code uses for what it does not define.
 NAMES = {"torch": torch, "device": torch.device, "inf": math.inf, "nan": math.nan, "NoneType": type(None)}
@@ -39,7 +39,7 @@ class Replayed:
         return dict(zip(self._returns, after, strict=True)), loss
 
 
-def record_apart(record: Callable[[Given], "Recorded"], given: Given, as_written: Step) -> Replayed:
+def record_apart(record: Callable[[StepInputs], "TracedStep"], given: StepInputs, as_written: Step) -> Replayed:
     """Record a step, for tensors like `given`, in a fork of this process, and try it there: it must give the same."""
 
     def there() -> str:
@@ -49,7 +49,7 @@ def record_apart(record: Callable[[Given], "Recorded"], given: Given, as_written
             raise ValueError("replayed, it gives other numbers")
         return text
 
-    return _from_words(apart(there))
+    return _from_words(run_in_fork(there))
 
 
 def _from_words(text: str) -> Replayed:

@@ -18,7 +18,7 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from gossamer.data import Batch
-from gossamer.engines.steps.compiled import Given, apiece, digest, flat, kept_steps, put
+from gossamer.engines.steps.compiled import StepInputs, apiece, digest, flat, kept_steps, put
 from gossamer.engines.steps.replayed import to_bytes
 from gossamer.system.machine import processor_and_features
 
@@ -27,10 +27,10 @@ aten = torch.ops.aten
 LEFT_TO_TORCH = (aten.max_pool2d_with_indices.default, aten.max_pool2d_with_indices_backward.default)
 
 
-class Recorded:
+class TracedStep:
     """One step, replayed from a recording. Called like the step itself."""
 
-    def __init__(self, step: Any, given: Given) -> None:
+    def __init__(self, step: Any, given: StepInputs) -> None:
         state, local, _, about, _ = given
         names = tuple(state), tuple(local), tuple(about)
         #: The names of what a step gives, in the order in which it gives them.
@@ -66,7 +66,7 @@ class Recorded:
             *after, loss = self._replay(*flat(given))
         return dict(zip(self.returns, after, strict=True)), loss
 
-    def same_as(self, other: "Recorded") -> bool:
+    def same_as(self, other: "TracedStep") -> bool:
         """Whether both recorded the same operations on the same constants."""
         mine, theirs = self.constants, other.constants
         return (
@@ -75,7 +75,7 @@ class Recorded:
             and all(torch.equal(mine[name], theirs[name]) for name in mine)
         )
 
-    def compile(self, given: Given) -> None:
+    def compile(self, given: StepInputs) -> None:
         """Fuse the operations, for tensors like these. Takes seconds, and a C++ compiler on a CPU."""
         on_cpu = given[-1].device.type == "cpu"
         with _one_compiler(), _left_to_torch(LEFT_TO_TORCH if on_cpu else ()):
@@ -83,7 +83,7 @@ class Recorded:
             compiled(*apiece(given))
         self._replay = compiled
 
-    def library(self, given: Given) -> Path:
+    def library(self, given: StepInputs) -> Path:
         """The same as a library, for CPUs; one that was built before on this machine is taken again."""
         tensors = apiece(given)
         about = [
