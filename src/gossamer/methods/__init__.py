@@ -26,7 +26,7 @@ from gossamer.methods.dispfl import DisPFL
 from gossamer.methods.ecl import ECL, ECLISVR, PDMM
 from gossamer.methods.fedavg import FedAvg, FedSAM
 from gossamer.methods.g_ecl import GECL, LocalGECL
-from gossamer.methods.local import Gradient, heavy_ball, sam_gradient
+from gossamer.methods.local import Gradient, combine, heavy_ball, sam_gradient
 from gossamer.methods.overlap import OverlapSGP
 from gossamer.methods.push_sum import OSGP, SGP, AsyNG, DFedSGPM, DFedSGPSM, DFedSGPSMS
 from gossamer.methods.quantized import QDFedAvgM
@@ -124,6 +124,7 @@ __all__ = [
     "Setting",
     "State",
     "arrived",
+    "combine",
     "costs",
     "families",
     "fitted",

@@ -164,10 +164,3 @@ def mixes(sends: dict[str, Operator], message: Message) -> dict[str, tuple[str, 
 def per_step(difference: Tensor, round: Round) -> Tensor:
     """A displacement as a mean direction: difference / (K η), and zero for a client that took no step."""
     return difference / (torch.clamp(round.steps, min=1) * round.lr)
-
-
-def descend(x: Tensor, direction: Tensor, rate: float | Tensor) -> Tensor:
-    """x − rate·direction in one pass: of a large model the product would be one more vector, if only for a moment."""
-    if isinstance(rate, Tensor):  # as engines have it that record a step for all rounds
-        return torch.addcmul(x, direction, rate, value=-1)
-    return torch.sub(x, direction, alpha=rate)

@@ -3,9 +3,9 @@
     y_0 = x_i;   y_{k+1} = y_k − η (G_k − ĝ_i + (y_k − x_i)/λ),   G_k a plain or a SAM gradient at y_k
     ĝ_i⁺ = ĝ_i − (y_K − x_i)/λ;      z_i = y_K − λ ĝ_i;      x_i ← Σ_j W_ij z_j   (FedPD: the server's mean)
 
-The paper prints the old dual in the message and its proofs use it; FedPD's equation 5 and the code of the same lineage
-use the new one. Both are here. The paper's "λ = 0.1" is read as the coefficient 1/λ of the penalty, so λ = 10: with
-λ = 0.1 = η every local step would start again from x_i. `penalty=0.1` is that literal value.
+The paper's listing and proofs have the old dual in the message; FedPD's equation 5 and the code that DFedADMM descends
+from have the new one. `dual` selects either. The paper's "λ = 0.1" is read as the coefficient 1/λ of the penalty, so
+λ = 10: with λ = 0.1 = η every local step would start again from x_i. `penalty=0.1` is the literal value.
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -13,25 +13,40 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 from torch import Tensor
 
-from gossamer.methods.contract import Local, Message, Need, Operator, Round, State, descend
-from gossamer.methods.local import Gradient, sam_gradient
+from gossamer.methods.contract import Local, Message, Need, Operator, Round, State
+from gossamer.methods.local import Gradient, combine, sam_gradient
 from gossamer.parts import part
 
 WeightDecay = Annotated[float, Field(ge=0)] | Literal["experiment"]
 Penalty = Annotated[float, Field(gt=0, description="λ, length of the penalty: 1/λ multiplies the quadratic")]
+MessageDual = Annotated[Literal["old", "new"], Field(description="the dual in the message")]
 
 
-@part
 class AlternatesDirections:
-    """What the three share: the dual, the penalised local step, and the message."""
+    """Algorithm 1 without its communication: the dual ĝ, the penalised local steps and the message."""
 
-    penalty: Penalty = 10.0
+    penalty: float
+    #: The defaults: plain gradients, and the new dual in the message.
+    rho: float = 0.0
+    dual: Literal["old", "new"] = "new"
 
     def init(self, x0: Tensor) -> State:
         return {"x": x0, "dual": x0 * 0}
 
     def begin(self, state: State, round: Round) -> Local:
         return {"y": state["x"]}
+
+    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
+        """Lines 7 and 13: y ← y − η (g − ĝ + (y − x)/λ)."""
+        x, dual, y = state["x"], state["dual"], local["y"]
+        lr, pull = round.lr, round.lr / self.penalty
+        return {"y": combine((1, y), (-lr, sam_gradient(gradient, y, self.rho)), (lr, dual), (pull, x), (-pull, y))}
+
+    def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
+        """Lines 16 and 17: ĝ⁺ = ĝ − (y − x)/λ and z = y − λ ĝ."""
+        x, old, y = state["x"], state["dual"], local["y"]
+        new = combine((1, old), (-1 / self.penalty, y - x))
+        return {"x": x, "dual": new}, {"x": combine((1, y), (-self.penalty, old if self.dual == "old" else new))}
 
     def receive(self, state: State, mixed: Message, round: Round) -> State:
         return {"x": mixed["x"], "dual": state["dual"]}
@@ -47,24 +62,12 @@ class AlternatesDirections:
             f"a step of lr={lr:g} is at least 2λ={2 * self.penalty:g}, so the penalty alone makes it diverge; {limits}"
         )
 
-    def _descend(self, state: State, y: Tensor, direction: Tensor, round: Round) -> Local:
-        # Term by term: of a large model, no more is ever held than y, a term and the sum.
-        pull = round.lr / self.penalty
-        after = descend(y, direction, round.lr)
-        del direction
-        after = descend(after, state["dual"], -round.lr)
-        after = descend(after, state["x"], -pull)
-        return {"y": descend(after, y, pull)}
-
-    def _send(self, state: State, y: Tensor, dual: Literal["old", "new"]) -> tuple[State, Message]:
-        after = descend(state["dual"], y - state["x"], 1 / self.penalty)
-        told = state["dual"] if dual == "old" else after
-        return {"x": state["x"], "dual": after}, {"x": descend(y, told, self.penalty)}
-
 
 @part
 class FedPD(AlternatesDirections):
     """A server's mean of local problems with duals, all clients in every round."""
+
+    penalty: Penalty = 10.0
 
     family: ClassVar = "server"
     paper: ClassVar = "Zhang et al. 2021, arXiv 2005.11418"
@@ -72,18 +75,13 @@ class FedPD(AlternatesDirections):
     sends: ClassVar[dict[str, Operator]] = {"x": "server"}
     needs: ClassVar[tuple[Need, ...]] = ("everyone",)
 
-    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
-        return self._descend(state, local["y"], gradient(local["y"]), round)
-
-    def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
-        return self._send(state, local["y"], "new")
-
 
 @part
 class DFedADMM(AlternatesDirections):
     """Local problems with duals, averaged with the neighbours."""
 
-    dual: Annotated[Literal["old", "new"], Field(description="the dual in the message")] = "old"
+    penalty: Penalty = 10.0
+    dual: MessageDual = "old"
     weight_decay: WeightDecay = 0.0
 
     family: ClassVar = "ADMM"
@@ -92,19 +90,14 @@ class DFedADMM(AlternatesDirections):
     sends: ClassVar[dict[str, Operator]] = {"x": "average"}
     needs: ClassVar[tuple[Need, ...]] = ("undirected", "doubly stochastic")
 
-    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
-        return self._descend(state, local["y"], gradient(local["y"]), round)
-
-    def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
-        return self._send(state, local["y"], self.dual)
-
 
 @part
 class DFedADMMSAM(AlternatesDirections):
     """DFedADMM with sharpness-aware (SAM) local steps."""
 
+    penalty: Penalty = 10.0
     rho: Annotated[float, Field(ge=0, description="ρ, radius of the perturbation")] = 0.1
-    dual: Annotated[Literal["old", "new"], Field(description="the dual in the message")] = "old"
+    dual: MessageDual = "old"
     weight_decay: WeightDecay = 0.0
 
     family: ClassVar = "ADMM"
@@ -112,9 +105,3 @@ class DFedADMMSAM(AlternatesDirections):
     laws: ClassVar[tuple[str, ...]] = ("I9", "I11", "I20", "I21", "I22")
     sends: ClassVar[dict[str, Operator]] = {"x": "average"}
     needs: ClassVar[tuple[Need, ...]] = ("undirected", "doubly stochastic")
-
-    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
-        return self._descend(state, local["y"], sam_gradient(gradient, local["y"], self.rho), round)
-
-    def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
-        return self._send(state, local["y"], self.dual)

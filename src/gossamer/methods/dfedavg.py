@@ -12,8 +12,8 @@ from pydantic import Field
 from torch import Tensor
 
 from gossamer.methods.averaging import AveragesModels
-from gossamer.methods.contract import Local, LocalWork, Message, Operator, Round, State, descend
-from gossamer.methods.local import Gradient, heavy_ball
+from gossamer.methods.contract import Local, LocalWork, Message, Operator, Round, State
+from gossamer.methods.local import Gradient, combine, heavy_ball
 from gossamer.parts import part
 
 
@@ -30,7 +30,7 @@ class DFedAvg(AveragesModels):
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         y = local["y"]
-        return {"y": descend(y, gradient(y), round.lr)}
+        return {"y": combine((1, y), (-round.lr, gradient(y)))}
 
 
 @part
@@ -56,7 +56,7 @@ class DFedAvgM(AveragesModels):
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         y = local["y"]
         velocity = heavy_ball(local["velocity"], gradient(y), self.momentum)
-        return {"y": descend(y, velocity, round.lr), "velocity": velocity}
+        return {"y": combine((1, y), (-round.lr, velocity)), "velocity": velocity}
 
 
 @part
@@ -88,7 +88,7 @@ class DPSGD:
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         y = local["y"]
-        return {"y": descend(y, gradient(y), round.lr)}
+        return {"y": combine((1, y), (-round.lr, gradient(y)))}
 
     def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
         if self.order == "adapt-then-combine":

@@ -11,8 +11,8 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from gossamer.methods.averaging import AveragesModels
-from gossamer.methods.contract import Local, Round, State, descend
-from gossamer.methods.local import Gradient, sam_gradient
+from gossamer.methods.contract import Local, Round, State
+from gossamer.methods.local import Gradient, combine, sam_gradient
 from gossamer.parts import part
 
 
@@ -31,7 +31,7 @@ class DFedSAM(AveragesModels):
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         y = local["y"]
-        return {"y": descend(y, sam_gradient(gradient, y, self.rho), round.lr)}
+        return {"y": combine((1, y), (-round.lr, sam_gradient(gradient, y, self.rho)))}
 
 
 @part

@@ -18,8 +18,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from gossamer.methods.contract import FullGradient, Local, Message, Operator, Round, Setting, State, descend
-from gossamer.methods.local import Gradient
+from gossamer.methods.contract import FullGradient, Local, Message, Operator, Round, Setting, State
+from gossamer.methods.local import Gradient, combine
 from gossamer.methods.quantized import pack_bits, unpack_bits
 from gossamer.parts import part
 
@@ -60,7 +60,7 @@ class DisPFL:
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         dense = gradient(local["y"])
-        return {"y": descend(local["y"], dense, round.lr) * state["mask"], "gradient": dense}
+        return {"y": combine((1, local["y"]), (-round.lr, dense)) * state["mask"], "gradient": dense}
 
     def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
         assert round.noise is not None

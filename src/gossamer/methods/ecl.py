@@ -17,8 +17,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from gossamer.methods.contract import FullGradient, Local, Message, Need, Operator, Round, State, descend
-from gossamer.methods.local import Gradient
+from gossamer.methods.contract import FullGradient, Local, Message, Need, Operator, Round, State
+from gossamer.methods.local import Gradient, combine
 from gossamer.parts import part
 
 Coupling = Annotated[
@@ -80,7 +80,7 @@ def default_coupling(round: Round) -> Tensor:
 def proximal_step(y: Tensor, S: Tensor, gradient: Tensor, coupling: Tensor | float, round: Round) -> Tensor:
     """One linearised step on the local problem, with the pull of the edges taken at the new point."""
     pull = round.lr * coupling
-    return (descend(y, gradient, round.lr) + pull * S) / (1 + pull * round.degree)
+    return (combine((1, y), (-round.lr, gradient)) + pull * S) / (1 + pull * round.degree)
 
 
 @part
@@ -124,4 +124,4 @@ class PDMM(CouplesEdges):
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         y, coupling = local["y"], default_coupling(round) if self.coupling is None else self.coupling
-        return {"y": descend(y, gradient(y) + coupling * (round.degree * y - state["S"]), round.lr)}
+        return {"y": combine((1, y), (-round.lr, gradient(y) + coupling * (round.degree * y - state["S"])))}

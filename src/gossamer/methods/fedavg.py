@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from gossamer.methods.averaging import AveragedByServer
-from gossamer.methods.contract import Local, Round, State, descend
-from gossamer.methods.local import Gradient, sam_gradient
+from gossamer.methods.contract import Local, Round, State
+from gossamer.methods.local import Gradient, combine, sam_gradient
 from gossamer.parts import part
 
 
@@ -26,7 +26,7 @@ class FedAvg(AveragedByServer):
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         y = local["y"]
-        return {"y": descend(y, gradient(y), round.lr)}
+        return {"y": combine((1, y), (-round.lr, gradient(y)))}
 
 
 @part
@@ -44,4 +44,4 @@ class FedSAM(AveragedByServer):
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         y = local["y"]
-        return {"y": descend(y, sam_gradient(gradient, y, self.rho), round.lr)}
+        return {"y": combine((1, y), (-round.lr, sam_gradient(gradient, y, self.rho)))}

@@ -25,10 +25,9 @@ from gossamer.methods.contract import (
     Round,
     Setting,
     State,
-    descend,
     per_step,
 )
-from gossamer.methods.local import Gradient
+from gossamer.methods.local import Gradient, combine
 from gossamer.parts import part
 
 Alpha = Annotated[float, Field(ge=0, description="α, extra pull of every edge on its two ends")]
@@ -58,7 +57,7 @@ class GECL:
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         v = gradient(state["x"]) - state["dual"]
-        return {"x": descend(state["base"], v, round.lr), "v": v}
+        return {"x": combine((1, state["base"]), (-round.lr, v)), "v": v}
 
     def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
         return {**state, **local}, {"x": local["x"], "v": local["v"]}
@@ -97,7 +96,7 @@ class StepsFromTheAverage:
         return {"y": state["base"], "at": state["x" if self.start == "local" else "base"]}
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
-        y = descend(local["y"], gradient(local["at"]) - state["dual"], round.lr)
+        y = combine((1, local["y"]), (-round.lr, gradient(local["at"]) - state["dual"]))
         return {"y": y, "at": y}
 
     def model(self, state: State) -> Tensor:

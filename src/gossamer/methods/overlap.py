@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from gossamer.methods.contract import Local, Message, Operator, Round, State, descend
-from gossamer.methods.local import Gradient
+from gossamer.methods.contract import Local, Message, Operator, Round, State
+from gossamer.methods.local import Gradient, combine
 from gossamer.parts import part
 
 
@@ -35,7 +35,7 @@ class OverlapSGP:
         return {"x": round.own_weight * x, "weight": round.own_weight * weight, "sent": x, "sent_weight": weight}
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
-        return {**local, "x": descend(local["x"], gradient(local["x"] / local["weight"]), round.lr)}
+        return {**local, "x": combine((1, local["x"]), (-round.lr, gradient(local["x"] / local["weight"])))}
 
     def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
         message = {"x": local["sent"], "weight": local["sent_weight"]}

@@ -15,8 +15,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from gossamer.methods.contract import Local, LocalWork, Message, Operator, Round, State, descend
-from gossamer.methods.local import Gradient, heavy_ball, sam_gradient
+from gossamer.methods.contract import Local, LocalWork, Message, Operator, Round, State
+from gossamer.methods.local import Gradient, combine, heavy_ball, sam_gradient
 from gossamer.parts import part
 
 Momentum = Annotated[float, Field(ge=0, lt=1, description="α, how much of the velocity a step keeps")]
@@ -62,7 +62,7 @@ class SGP(PushesMass):
         return {"x": state["x"]}
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
-        return {"x": descend(local["x"], gradient(local["x"] / state["weight"]), round.lr)}
+        return {"x": combine((1, local["x"]), (-round.lr, gradient(local["x"] / state["weight"])))}
 
 
 @part
@@ -76,7 +76,7 @@ class OSGP(PushesMass):
         return {"x": state["x"]}
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
-        return {"x": descend(local["x"], gradient(local["x"] / state["weight"]), round.lr)}
+        return {"x": combine((1, local["x"]), (-round.lr, gradient(local["x"] / state["weight"])))}
 
 
 @part
@@ -93,7 +93,7 @@ class DFedSGPM(PushesMass):
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         velocity = heavy_ball(local["velocity"], gradient(local["x"] / state["weight"]), self.momentum)
-        return {"x": descend(local["x"], velocity, round.lr), "velocity": velocity}
+        return {"x": combine((1, local["x"]), (-round.lr, velocity)), "velocity": velocity}
 
 
 @part
@@ -112,7 +112,7 @@ class DFedSGPSM(PushesMass):
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         direction = sam_gradient(gradient, local["x"] / state["weight"], self.rho)
         velocity = heavy_ball(local["velocity"], direction, self.momentum)
-        return {"x": descend(local["x"], velocity, round.lr), "velocity": velocity}
+        return {"x": combine((1, local["x"]), (-round.lr, velocity)), "velocity": velocity}
 
 
 @part
@@ -148,4 +148,4 @@ class AsyNG(PushesMass):
         return {"x": state["x"]}
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
-        return {"x": descend(local["x"], gradient(self.model(state)), round.lr)}
+        return {"x": combine((1, local["x"]), (-round.lr, gradient(self.model(state))))}

@@ -15,8 +15,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from gossamer.methods.contract import Local, Message, Operator, Round, Setting, State, descend
-from gossamer.methods.local import Gradient, heavy_ball
+from gossamer.methods.contract import Local, Message, Operator, Round, Setting, State
+from gossamer.methods.local import Gradient, combine, heavy_ball
 from gossamer.parts import part
 
 
@@ -48,7 +48,7 @@ class QDFedAvgM:
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         velocity = heavy_ball(local["velocity"], gradient(local["y"]), self.momentum)
-        return {"y": descend(local["y"], velocity, round.lr), "velocity": velocity}
+        return {"y": combine((1, local["y"]), (-round.lr, velocity)), "velocity": velocity}
 
     def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
         change = local["y"] - state["x"]

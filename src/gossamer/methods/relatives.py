@@ -10,8 +10,8 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from gossamer.methods.contract import Local, Message, Need, Operator, Round, State, descend, per_step
-from gossamer.methods.local import Gradient, sam_gradient
+from gossamer.methods.contract import Local, Message, Need, Operator, Round, State, per_step
+from gossamer.methods.local import Gradient, combine, sam_gradient
 from gossamer.parts import part
 
 
@@ -34,7 +34,7 @@ class QGDSGDm:
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         y = local["y"]
-        return {"y": descend(y, self.momentum * state["direction"] + gradient(y), round.lr)}
+        return {"y": combine((1, y), (-round.lr, self.momentum * state["direction"] + gradient(y)))}
 
     def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
         return state, {"x": local["y"]}
@@ -68,7 +68,7 @@ class KGT:
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         y = local["y"]
-        return {"y": descend(y, gradient(y) + state["correction"], round.lr)}
+        return {"y": combine((1, y), (-round.lr, gradient(y) + state["correction"]))}
 
     def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
         x, y = state["x"], local["y"]
@@ -102,7 +102,7 @@ class OledFL:
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         y = local["y"]
-        return {"y": descend(y, sam_gradient(gradient, y, self.rho), round.lr)}
+        return {"y": combine((1, y), (-round.lr, sam_gradient(gradient, y, self.rho)))}
 
     def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
         return {**state, "last": local["y"]}, {"x": local["y"]}

@@ -16,8 +16,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from gossamer.methods.contract import Local, Message, Need, Operator, Round, State, descend, per_step
-from gossamer.methods.local import Gradient
+from gossamer.methods.contract import Local, Message, Need, Operator, Round, State, per_step
+from gossamer.methods.local import Gradient, combine
 from gossamer.parts import part
 
 
@@ -32,7 +32,7 @@ class ControlsDrift:
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         y = local["y"]
-        return {"y": descend(y, gradient(y) - state["control"] + state["mean_control"], round.lr)}
+        return {"y": combine((1, y), (-round.lr, gradient(y) - state["control"] + state["mean_control"]))}
 
     def model(self, state: State) -> Tensor:
         return state["x"]
