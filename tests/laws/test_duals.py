@@ -64,7 +64,7 @@ def test_i3_duals_sum_to_zero_and_the_mean_follows_the_mean_gradient(
     method = LocalGECL(alpha=alpha, warm_start=warm)
     run = engine(method, Weights(metropolis(n, seed)), samples([4] * n, seed), local_steps=k, lr=0.05)
     for t in range(4):
-        base, x = run.state["base"], run.state["x"]
+        base, x = run.state["aggregated"], run.state["x"]
         run.round(t)
         torch.testing.assert_close(run.state["dual"].sum(0), torch.zeros_like(x[0]), **CLOSE)
         # v̄ is the mean of the K vectors v, and the neighbours' x̃ can be read off what they sent.
@@ -101,7 +101,7 @@ def test_i3_one_round_by_hand(n: int, seed: int, k: int) -> None:
         base, lam = matrix @ x, lam - matrix @ v + v
         run.round(t)
         torch.testing.assert_close(run.state["x"], x, **CLOSE)
-        torch.testing.assert_close(run.state["base"], base, **CLOSE)
+        torch.testing.assert_close(run.state["aggregated"], base, **CLOSE)
         torch.testing.assert_close(run.state["dual"], lam, **CLOSE)
 
 
