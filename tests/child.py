@@ -31,7 +31,7 @@ def run(
 
     import torch
 
-    from gossamer.commands import main as cli
+    from gossamer.commands.app import app
     from gossamer.engines import Stacked
 
     torch.set_num_threads(1)
@@ -54,7 +54,7 @@ def run(
         runpy.run_path(*first)
     sys.argv = ["gossamer", *arguments]
     try:
-        cli.main()
+        app()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))  # whoever measures this process still has to write
 

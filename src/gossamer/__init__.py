@@ -8,14 +8,14 @@ if TYPE_CHECKING:
     from gossamer.errors import GossamerError
     from gossamer.experiment import Experiment
     from gossamer.simulation import Run, resume, simulate
-    from gossamer.studies.study import compare
+    from gossamer.studies import compare
 
 #: What a user may import from here, and the room it lives in. Loaded when first asked for, since torch takes seconds.
 _ROOMS = {
     "Experiment": "gossamer.experiment",
     "GossamerError": "gossamer.errors",
     "Run": "gossamer.simulation",
-    "compare": "gossamer.studies.study",
+    "compare": "gossamer.studies",
     "per_client": "gossamer.data",
     "resume": "gossamer.simulation",
     "simulate": "gossamer.simulation",

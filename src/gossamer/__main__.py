@@ -8,11 +8,11 @@ from gossamer.system import startup
 def main() -> None:
     """Run the command line."""
     with startup.importing(sys.argv[1:]):
-        from gossamer.commands.main import main as run
+        from gossamer.commands.app import app
     startup.put_off_compiler()
     startup.stop_when_terminated()
     try:
-        run()
+        app()
     finally:
         startup.end_when_told()
 

@@ -29,7 +29,7 @@ from gossamer.bench import (
 from gossamer.errors import ExperimentError
 from gossamer.experiment.preparation import prepare
 from gossamer.methods import METHODS
-from gossamer.terminal.bench_table import bench_view
+from gossamer.terminal.bench_view import bench_view
 
 TINY = {"clients": 4, "local_steps": 2, "batch_size": 4, "rounds": 6, "model": "softmax"}
 

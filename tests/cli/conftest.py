@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from forked import Forked
-from gossamer import terminal
-from gossamer.commands import main as cli
+from gossamer.commands.app import app
+from gossamer.terminal import console
 
 #: A closed port: every download fails at once, without a network.
 NOWHERE = "http://127.0.0.1:9"
@@ -78,14 +78,14 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def gossamer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """The `gossamer` command, in this process; an exception that it lets through fails the test."""
 
-    for console in (terminal.out, terminal.err):
-        monkeypatch.setattr(console, "width", 220)  # wide enough to leave lines whole, wherever tests run
+    for stream in (console.out, console.err):
+        monkeypatch.setattr(stream, "width", 220)  # wide enough to leave lines whole, wherever tests run
 
     def call(*arguments: object) -> Answer:
         monkeypatch.setattr(sys, "argv", ["gossamer", *map(str, arguments)])
         capsys.readouterr()
         with pytest.raises(SystemExit) as exit:
-            cli.main()
+            app()
         printed = capsys.readouterr()
         return Answer(exit.value.code, printed.out, printed.err)
 

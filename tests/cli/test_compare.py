@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from gossamer import Experiment
-from gossamer.commands.main import parse_sweep
+from gossamer.commands.compare import parse_sweep
 
 Command = Callable[..., Any]
 Settings = Callable[..., list[str]]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gossamer import terminal
+from gossamer.terminal import console
 
 Command = Callable[..., Any]
 SMALL = (
@@ -47,7 +47,7 @@ def test_a_killed_peer_comes_back(
     gossamer: Command, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (tmp_path / "screen").open("w") as screen:  # as on a terminal
-        monkeypatch.setattr(terminal, "err", Console(file=screen, force_terminal=True, width=120, height=30))
+        monkeypatch.setattr(console, "err", Console(file=screen, force_terminal=True, width=120, height=30))
         answer = gossamer("network", "demo", *SMALL, "--rounds", 60, "--kill", "--out", "net")
     shown = (tmp_path / "screen").read_text()
     assert answer.code == 0, answer.text + shown

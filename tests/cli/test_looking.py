@@ -22,7 +22,7 @@ def test_one_run(gossamer: Command, settings: Settings, place: Path) -> None:
     gossamer("run", *settings(method='{name="dfedsam", rho=0.05}'), "--out", "r", "-q")
     answer = gossamer("show", "r")
     assert answer.code == 0
-    assert "dfedsam rho=0.05" in answer.out
+    assert "dfedsam(rho=0.05)" in answer.out
     assert "3/3" in answer.out
     assert "unfinished" not in answer.out
     assert "r/curves.png, r/curves.html" in answer.out

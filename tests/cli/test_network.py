@@ -112,7 +112,7 @@ def test_networks_that_cannot_work(
 
 def test_other_commands_do_not_wait_for_what_peers_need() -> None:
     code = (
-        "import sys, gossamer.commands.main; "
+        "import sys, gossamer.commands.app; "
         "print([m for m in ('grpc', 'cryptography', 'google.protobuf') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

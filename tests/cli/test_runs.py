@@ -12,7 +12,6 @@ import pytest
 from safetensors import safe_open
 
 from gossamer import Experiment, simulate
-from gossamer.commands import main as cli
 from gossamer.runs import RunFolder
 
 Command = Callable[..., Any]
@@ -144,7 +143,7 @@ def test_ctrl_c_says_how_to_go_on(gossamer: Command, settings: Settings, monkeyp
     def press_early(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "load_experiment", press_early)
+    monkeypatch.setattr("gossamer.commands.run.load_experiment", press_early)
     answer = gossamer("run", "-q")
     assert answer.code == 130
     assert answer.err == "\nstopped; nothing that was written is lost.\n"

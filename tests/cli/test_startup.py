@@ -33,7 +33,7 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_command_line_imports_only_what_every_command_needs() -> None:
-    done = python("import sys, gossamer.commands.main; print(*sys.modules)")
+    done = python("import sys, gossamer.commands.app; print(*sys.modules)")
     assert done.stderr == ""
     assert (HEAVY | {"pandas"}) & set(done.stdout.split()) == set()  # a run's result is a table, but not its rounds
 

@@ -12,7 +12,7 @@ import pytest
 from torch.distributed.run import get_args_parser
 from typer.main import get_command
 
-from gossamer.commands.main import app
+from gossamer.commands.app import app
 from gossamer.experiment import load_experiment
 from gossamer.runs.folder import EXPERIMENT, FINAL
 

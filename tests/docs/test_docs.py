@@ -10,12 +10,14 @@ from typing import Any, NamedTuple, get_args
 import pytest
 from typer.main import get_command
 
-from gossamer.commands.main import app, overrides, parse_sweep
+from gossamer.commands.app import app
+from gossamer.commands.compare import parse_sweep
+from gossamer.commands.options import overrides
 from gossamer.experiment import load_experiment
 from gossamer.methods import Operator, Round
 from gossamer.pages.manual import PAGES as GENERATED
 from gossamer.peers.identity.roster import load_roster
-from gossamer.studies.study import Plan, load_plan, variants
+from gossamer.studies import load_study, variants
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -95,8 +97,8 @@ def test_toml_blocks_are_experiments_or_comparisons(page: Path, workshop: Path) 
         file = workshop / "example.toml"
         file.write_text(block.text, encoding="utf-8")
         if "[sweep]" in block.text:
-            plan = load_plan(file)
-            assert variants(plan.experiment, plan.sweep)
+            study = load_study(file)
+            assert variants(study.experiment, study.sweep)
         else:
             load_experiment(file)
 
@@ -153,9 +155,9 @@ def check_experiment(command: str, options: dict[str, Any]) -> None:
     if command != "compare":
         load_experiment(file, settings)
         return
-    plan: Plan = load_plan(file, settings)
-    sweep = dict(map(parse_sweep, options.get("sweep") or [])) or plan.sweep
-    assert variants(plan.experiment, sweep)
+    study = load_study(file, settings)
+    sweep = dict(map(parse_sweep, options.get("sweep") or [])) or study.sweep
+    assert variants(study.experiment, sweep)
 
 
 def test_the_method_page_names_every_operator() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from attacker import Live, experiment
-from gossamer.commands import main as cli
+from gossamer.commands.app import app
 from gossamer.errors import GossamerError
 from gossamer.peers.identity.kit import open_kit, revoke
 from networks import make_kits, make_peers
@@ -19,7 +19,7 @@ from networks import make_kits, make_peers
 def told_no(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     monkeypatch.setattr(sys, "argv", ["gossamer", "peer", *map(str, arguments)])
     with pytest.raises(SystemExit) as exit:
-        cli.main()
+        app()
     said = capsys.readouterr().err
     assert exit.value.code == 2
     assert "Traceback" not in said

@@ -12,15 +12,16 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
-from gossamer import Experiment, terminal
-from gossamer.commands import main as cli
+from gossamer import Experiment
+from gossamer.commands.app import app
 from gossamer.errors import GossamerError
 from gossamer.peers.identity.kit import open_kit
 from gossamer.peers.neighbours import Neighbours
 from gossamer.peers.peer import Peer
 from gossamer.peers.tools import check, metrics, watch
 from gossamer.peers.tools.watch import Seen, Watcher, follow
-from gossamer.terminal.network_table import network_table, progress_line
+from gossamer.terminal import console
+from gossamer.terminal.network_view import network_table, progress_line
 from networks import SECONDS, free_ports, make_kits, make_peers
 
 
@@ -140,7 +141,7 @@ def test_without_a_terminal_one_look(
     def said(*options: str) -> str:
         monkeypatch.setattr(sys, "argv", ["gossamer", "network", "watch", str(kits[0]), *options])
         with pytest.raises(SystemExit) as left:
-            cli.main()
+            app()
         assert left.value.code == 0
         return capsys.readouterr().out
 
@@ -148,7 +149,7 @@ def test_without_a_terminal_one_look(
     assert "asked as p0" in text
     assert text.count("nobody") == 3
     assert [peer["problem"] for peer in json.loads(said("--json"))] == ["nobody listens there"] * 3
-    monkeypatch.setattr(terminal, "out", Console(force_terminal=True, width=100))
+    monkeypatch.setattr(console, "out", Console(force_terminal=True, width=100))
     assert said("--once").count("nobody") == 3
 
     def interrupted(*_: object) -> None:
@@ -157,7 +158,7 @@ def test_without_a_terminal_one_look(
     monkeypatch.setattr(watch, "follow", interrupted)
     monkeypatch.setattr(sys, "argv", ["gossamer", "network", "watch", str(kits[0])])
     with pytest.raises(SystemExit) as left:
-        cli.main()
+        app()
     assert left.value.code == 130
 
 
@@ -219,6 +220,6 @@ def test_a_peer_whose_port_for_numbers_is_taken(
         port = taken.getsockname()[1]
         monkeypatch.setattr(sys, "argv", ["gossamer", "peer", str(kits[0]), "-q", "--metrics-port", str(port)])
         with pytest.raises(SystemExit) as left:
-            cli.main()
+            app()
     assert left.value.code == 2
     assert f"--metrics-port: cannot listen on 127.0.0.1:{port}: Address already in use" in capsys.readouterr().err

@@ -18,7 +18,7 @@ from gossamer.pages.curves import curve
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.record import read_run, read_runs
 from gossamer.simulation import Diverged, Interrupted, Silent
-from gossamer.studies.study import compare, variants
+from gossamer.studies import StudyRun, compare, variants
 
 SMALL: dict[str, Any] = {
     "clients": 4,
@@ -207,12 +207,11 @@ def test_a_comparison_of_objects(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_comparison_names_its_folder(tmp_path: Path) -> None:
-    class Watcher:
-        def begin(self, label: str, seed: int, number: int, total: int) -> Silent:
-            return Stopper(2) if number == 2 else Silent()
+    def observe(run: StudyRun) -> Silent:
+        return Stopper(2) if run.number == 2 else Silent()
 
     with pytest.raises(Interrupted) as stop:
-        compare(small(), {"lr": [0.1, 0.2]}, out=tmp_path / "c", watcher=Watcher())
+        compare(small(), {"lr": [0.1, 0.2]}, out=tmp_path / "c", observe=observe)
     assert stop.value.folder == tmp_path / "c"
     assert compare(small(), {"lr": [0.1, 0.2]}, out=tmp_path / "c").table["last accuracy"].notna().all()
 
@@ -222,7 +221,7 @@ def test_variants_need_folders_of_their_own() -> None:
         variants(small(), {"lr": [0.1, 0.10]})
     with pytest.raises(GossamerError, match="list of values"):
         variants(small(), {"lr": "0.1"})
-    with pytest.raises(GossamerError, match="nothing to compare"):
+    with pytest.raises(GossamerError, match="sweep"):
         variants(small(), {})
     with pytest.raises(GossamerError, match="seeds: should be at least 1"):
         compare(small(), {"lr": [0.1]}, seeds=0)

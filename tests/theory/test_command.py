@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gossamer import terminal
-from gossamer.commands import main as cli
+from gossamer.commands.app import app
+from gossamer.terminal import console
 
 SMALL = ["clients=4", "rounds=3", 'dataset={name="digits", train_samples=200}', "model=softmax", "local_steps=2"]
 Call = Callable[..., tuple[int, str, str]]
@@ -16,14 +16,14 @@ Call = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    for console in (terminal.out, terminal.err):
-        monkeypatch.setattr(console, "width", 80)
+    for stream in (console.out, console.err):
+        monkeypatch.setattr(stream, "width", 80)
 
     def run(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["gossamer", "theory", *(f"--set={each}" for each in SMALL), *arguments])
         capsys.readouterr()
         with pytest.raises(SystemExit) as stop:
-            cli.main()
+            app()
         printed = capsys.readouterr()
         return int(stop.value.code or 0), printed.out, printed.err
 

@@ -1,22 +1,17 @@
-"""What a person sees in the terminal."""
+"""The terminal: where output goes, progress of a run, and one view for everything that a command prints."""
 
-from gossamer.terminal.console import err, number, out, percent, say_where
+from gossamer.terminal import console
+from gossamer.terminal.console import number, percent, say, say_next, say_where
 from gossamer.terminal.progress import Watching, make_observer, tensorboard_observer, watching
-from gossamer.terminal.tables import catalog_list, graph_table, method_list, results_markdown, results_table, run_table
 
 __all__ = [
     "Watching",
-    "catalog_list",
-    "err",
-    "graph_table",
+    "console",
     "make_observer",
-    "method_list",
     "number",
-    "out",
     "percent",
-    "results_markdown",
-    "results_table",
-    "run_table",
+    "say",
+    "say_next",
     "say_where",
     "tensorboard_observer",
     "watching",

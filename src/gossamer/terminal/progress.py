@@ -16,6 +16,7 @@ from rich.text import Text
 from gossamer.errors import ExperimentError
 from gossamer.experiment.preparation import Prepared
 from gossamer.simulation import Metrics, Observer
+from gossamer.studies import StudyRun
 from gossamer.terminal.console import err, percent
 
 
@@ -177,10 +178,9 @@ class Watching:
     def __exit__(self, *_: object) -> None:
         self._current.close()
 
-    def begin(self, label: str, seed: int, number: int, total: int) -> Observer:
+    def begin(self, run: StudyRun) -> Observer:
         self._current.close()
-        width = len(str(total))
-        name = f"[{number:{width}}/{total}] {label} (seed {seed})"
+        name = f"[{run.number:{len(str(run.total))}}/{run.total}] {run.label} (seed {run.experiment.seed})"
         self._current = make_observer(name, self._quiet, self._verbose)
         return self._current
 

@@ -2,9 +2,8 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
@@ -12,22 +11,38 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from gossamer.experiment import Experiment
+from gossamer.peers.identity.kit import Kit
+from gossamer.peers.tools.demo import Ended
+from gossamer.peers.tools.watch import Seen
+from gossamer.studies import part_label
 from gossamer.system.words import size
-from gossamer.terminal.console import percent
-
-if TYPE_CHECKING:
-    from gossamer.peers.tools.demo import Ended
-    from gossamer.peers.tools.watch import Seen
+from gossamer.terminal.console import percent, ruled_table
 
 BAR = 12
 #: Narrower terminals get no bars.
 WIDE = 90
-#: What a peer is doing, when that is nothing to look at twice.
+#: The ordinary activities of a peer, which are not highlighted.
 BUSY = ("training", "sending", "waiting", "mixing", "measuring")
 
 
+def demo_title(experiment: Experiment, lose: float, double: float, delay: float) -> str:
+    """The settings of a demo, in one line."""
+    words = [f"{experiment.clients} peers", "mutual TLS"]
+    words += [part_label(experiment, key) for key in ("method", "graph", "dataset")]
+    words += [f"{100 * lose:g} % lost"] if lose else []
+    words += [f"{100 * double:g} % doubled"] if double else []
+    words += [f"up to {delay:g} s late"] if delay else []
+    return " · ".join(words)
+
+
+def watch_title(kit: Kit) -> str:
+    """The network and the peer whose kit asks, in one line."""
+    return f"{len(kit.roster.members)} peers · experiment {kit.roster.digest} · asked as {kit.name}"
+
+
 class Screen:
-    """Where a network is shown: a live table on a terminal, some plain lines elsewhere."""
+    """A network as it runs: a live table on a terminal, plain lines elsewhere."""
 
     def __init__(
         self, title: str, console: Console, notes: Mapping[str, str] | None = None, stays: bool = False
@@ -48,7 +63,7 @@ class Screen:
         if self._live:
             self._live.stop()
 
-    def show(self, peers: list["Seen"]) -> None:
+    def show(self, peers: list[Seen]) -> None:
         """The network as it is now."""
         if self._live:
             wide, rows = self._console.width >= WIDE, max(3, self._console.height - 7)
@@ -60,16 +75,16 @@ class Screen:
             self._done = max(done, self._done)
 
     def say(self, text: str) -> None:
-        """Something that happened, to stay on the screen."""
+        """Print an event, which stays on the screen."""
         clock = f"{time.monotonic() - self._began:5.1f} s"
         self._console.print(f"[dim]{clock}[/]  {escape(text)}", soft_wrap=True)
 
 
 def network_table(
-    peers: Sequence["Seen"], title: str, wide: bool, notes: Mapping[str, str] | None = None, rows: int | None = None
+    peers: Sequence[Seen], title: str, wide: bool, notes: Mapping[str, str] | None = None, rows: int | None = None
 ) -> RenderableType:
     """All peers as they are now. `notes` say what else is known of a peer; at most `rows` are shown."""
-    shown = _table()
+    shown = ruled_table()
     shown.add_column("peer", no_wrap=True)
     if wide:
         shown.add_column("", width=BAR)
@@ -89,7 +104,7 @@ def network_table(
     return _below(title, shown)
 
 
-def _bar(peer: "Seen") -> RenderableType:
+def _bar(peer: Seen) -> RenderableType:
     total, done = peer.status.get("rounds"), peer.status.get("round", 0)
     if not total:
         return ""
@@ -102,8 +117,8 @@ def _bar(peer: "Seen") -> RenderableType:
     )
 
 
-def _numbers(peer: "Seen") -> list[str]:
-    """What a peer last said; where it said nothing, nothing."""
+def _numbers(peer: Seen) -> list[str]:
+    """A peer's latest status; dashes if there is none yet."""
     status = peer.status
     if not status:
         return ["–"] * 6
@@ -126,7 +141,7 @@ def _loss(value: float | None) -> str:
     return "–" if value is None or value != value else f"{value:.3f}" if abs(value) < 1000 else f"{value:.2e}"
 
 
-def _doing(peer: "Seen") -> str:
+def _doing(peer: Seen) -> str:
     if peer.finished:
         return "[green]finished[/]"
     if peer.problem is not None:
@@ -137,9 +152,9 @@ def _doing(peer: "Seen") -> str:
     return doing if doing in BUSY else f"[cyan]{doing}[/]"
 
 
-def ended_table(ends: Sequence["Ended"], title: str) -> RenderableType:
+def ended_table(ends: Sequence[Ended], title: str) -> RenderableType:
     """How the peers of a demo ended, the mean and how far they lie apart."""
-    shown = _table()
+    shown = ruled_table()
     shown.add_column("peer", no_wrap=True)
     for name in ("rounds", "loss", "accuracy", "sent", "refused"):
         shown.add_column(name, justify="right", no_wrap=True)
@@ -158,7 +173,7 @@ def ended_table(ends: Sequence["Ended"], title: str) -> RenderableType:
     return _below(title, shown)
 
 
-def progress_line(peers: Sequence["Seen"]) -> tuple[int, str]:
+def progress_line(peers: Sequence[Seen]) -> tuple[int, str]:
     """The whole network in one line, for logs and pipes, and the rounds that all peers have done."""
     told = [seen.status for seen in peers if seen.status]
     done = min(status["round"] for status in told) if len(told) == len(peers) else 0
@@ -169,10 +184,6 @@ def progress_line(peers: Sequence["Seen"]) -> tuple[int, str]:
         )
     words.append(f"sent {size(sum(status['sent_bytes'] for status in told))}")
     return done, "  ".join(words)
-
-
-def _table() -> Table:
-    return Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
 
 
 def _below(title: str, shown: Table) -> RenderableType:

@@ -1,0 +1,56 @@
+"""The `gossamer` command: all commands, and one way to end when one of them fails."""
+
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from gossamer.commands.bench import bench
+from gossamer.commands.compare import compare
+from gossamer.commands.graph import graph
+from gossamer.commands.listings import datasets, graphs, methods, models
+from gossamer.commands.network import network
+from gossamer.commands.partition import partition
+from gossamer.commands.peer import peer
+from gossamer.commands.run import resume, run
+from gossamer.commands.show import show
+from gossamer.commands.theory import theory
+from gossamer.errors import GossamerError
+from gossamer.simulation import Interrupted
+from gossamer.terminal.endings import say_error, say_interrupted, say_stopped
+from gossamer.terminal.run_view import say_run
+
+
+class Commands(TyperGroup):
+    """The commands. A user's mistake ends any of them with one message, an exit code and no traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        # Here and not around `app()`: typer itself would take Ctrl-C first, and print nothing.
+        try:
+            return super().invoke(ctx)
+        except GossamerError as error:
+            say_error(error)
+            raise typer.Exit(error.exit_code) from error
+        except Interrupted as stop:
+            if stop.run is not None and stop.folder is not None:  # the interrupt came in the last round
+                say_run(stop.run, stop.folder)
+                return None
+            say_interrupted(stop)
+            raise typer.Exit(130) from stop
+        except KeyboardInterrupt as stop:
+            say_stopped()
+            raise typer.Exit(130) from stop
+
+
+app = typer.Typer(
+    cls=Commands,
+    help="Federated learning with no server: run, compare and look at decentralized methods.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (
+    run, resume, compare, show, graph, partition, theory, bench, methods, graphs, datasets, models, peer,
+):  # fmt: skip
+    app.command()(command)
+app.add_typer(network, name="network")

@@ -1,0 +1,101 @@
+"""`gossamer compare`."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gossamer import simulation, studies, terminal
+from gossamer.commands.folders import fresh_folder
+from gossamer.commands.options import (
+    ChannelsLast,
+    Chunk,
+    DataDir,
+    Diverging,
+    File,
+    Out,
+    Quiet,
+    Settings,
+    Spill,
+    StepOption,
+    Verbose,
+    Workers,
+    overrides,
+)
+from gossamer.errors import ExperimentError
+from gossamer.experiment import parse_setting, parse_value
+from gossamer.runs.files import write_text
+from gossamer.terminal.comparison_view import comparison_title, next_command, results_markdown, results_table
+from gossamer.terminal.run_view import say_curves, say_early_ends
+from gossamer.workers import launched_from_outside
+
+
+def compare(
+    file: File = None,
+    sweep: Annotated[
+        list[str], typer.Option("--sweep", metavar="KEY=A,B,...", help="What to compare, e.g. method=dfedavg,dfedsam.")
+    ] = [],  # noqa: B006  # typer copies it
+    seeds: Annotated[int | None, typer.Option(help="Runs of each variant, with one seed each.")] = None,
+    settings: Settings = [],  # noqa: B006  # typer copies it
+    out: Out = None,
+    data_dir: DataDir = None,
+    workers: Workers = None,
+    chunk: Chunk = None,
+    step: StepOption = None,
+    channels_last: ChannelsLast = None,
+    spill: Spill = None,
+    on_divergence: Diverging = "stop",
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Run several variants on identical data, initial weights and batches, and print one table."""
+    if launched_from_outside():
+        raise ExperimentError("compare: runs on one machine; start its variants one by one with 'gossamer run'")
+    study = studies.load_study(file, overrides(settings))
+    if sweep:
+        study = study._replace(sweep=parse_sweeps(sweep))
+    if seeds is not None:
+        study = study._replace(seeds=seeds)
+    folder = out or fresh_folder(f"compare-{'-'.join(map(studies.slug, study.sweep))}")
+    options = simulation.Options(
+        workers=workers, chunk=chunk, step=step, channels_last=channels_last, spill=spill, data_dir=data_dir,
+        on_divergence=on_divergence, keep_vectors=False,
+    )  # fmt: skip
+    run_study(study, folder, quiet, verbose, options)
+
+
+def run_study(study: studies.Study, folder: Path, quiet: bool, verbose: bool, options: simulation.Options) -> None:
+    """Run a study into a folder, then print its table, the places of its files and what to try next."""
+    with terminal.Watching(quiet, verbose) as watching:
+        result = studies.compare(
+            study.experiment, study.sweep, seeds=study.seeds, out=folder, observe=watching.begin, **options
+        )
+    title, swept, wide = comparison_title(study), ", ".join(study.sweep), terminal.console.out.width >= 100
+    terminal.console.out.print(results_table(result.table, title, swept, study.seeds, wide))
+    say_early_ends(result.records)
+    write_text(folder / "table.csv", result.table.to_csv(index_label="variant"))
+    write_text(folder / "table.md", results_markdown(result.table, swept, study.seeds))
+    say_curves(result.runs, folder, title, folder / "table.csv")
+    terminal.say_next(next_command(study, folder))
+
+
+def parse_sweeps(texts: list[str]) -> dict[str, list[Any]]:
+    """All `--sweep` options as keys and values; those of one key are joined."""
+    sweep: dict[str, list[Any]] = {}
+    for key, values in map(parse_sweep, texts):
+        sweep[key] = sweep.get(key, []) + values
+    return sweep
+
+
+def parse_sweep(text: str) -> tuple[str, list[Any]]:
+    """`key=a,b,c`, or a TOML list; a comma inside a table, a list or quotes belongs to the value.
+
+    >>> parse_sweep('graph=ring,{name="k-regular", k=4}')
+    ('graph', ['ring', {'name': 'k-regular', 'k': 4}])
+    """
+    key, values = parse_setting(text)
+    if isinstance(values, list):
+        return key, values
+    pieces = re.findall(r'(?:\{[^}]*\}|\[[^]]*\]|"[^"]*"|[^,])+', text.partition("=")[2])
+    return key, [parse_value(piece.strip()) for piece in pieces if piece.strip()]

@@ -1,0 +1,48 @@
+"""Options that several commands share."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gossamer.engines import StepMode
+from gossamer.experiment import parse_setting
+from gossamer.simulation import OnDivergence
+
+File = Annotated[Path | None, typer.Argument(help="A TOML file; without one, the built-in default.")]
+Settings = Annotated[
+    list[str], typer.Option("--set", "-s", metavar="KEY=VALUE", help="Set a key, e.g. lr=0.05 or method.rho=0.1.")
+]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="The folder to write to.")]
+Picture = Annotated[Path | None, typer.Option("--out", "-o", help="Draw it: a .png, .svg or .pdf file.")]
+DataDir = Annotated[
+    Path | None, typer.Option("--data-dir", envvar="GOSSAMER_DATA", help="Where data sets are, or are downloaded to.")
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        "-w",
+        envvar="GOSSAMER_WORKERS",
+        help="Worker processes; default: one a core, fewer for short rounds.",
+    ),
+]
+Chunk = Annotated[int | None, typer.Option(help="Clients that a worker runs at once; default: measured.")]
+StepOption = Annotated[
+    StepMode | None, typer.Option("--step", help="How a local step is run; default: the fastest for this run.")
+]
+ChannelsLast = Annotated[
+    bool | None, typer.Option("--channels-last/--channels-first", help="Memory format of images; default: measured.")
+]
+Spill = Annotated[
+    Path | None, typer.Option(metavar="FOLDER", help="Keep the clients' state in a file there, not in memory.")
+]
+Diverging = Annotated[OnDivergence, typer.Option("--on-divergence", help="What to do when a loss is not finite.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say how the engine runs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def overrides(settings: list[str]) -> dict[str, Any]:
+    """All `--set` options as keys and values."""
+    return dict(map(parse_setting, settings))

@@ -1,0 +1,28 @@
+"""`gossamer partition`."""
+
+import json
+
+from gossamer.commands.options import DataDir, File, Json, Picture, Settings, overrides
+from gossamer.data import draw, table
+from gossamer.experiment import load_experiment
+from gossamer.experiment.preparation import prepare
+from gossamer.terminal import console
+
+
+def partition(
+    file: File = None,
+    settings: Settings = [],  # noqa: B006  # typer copies it
+    out: Picture = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Print the samples of each client: sizes and labels, as a table and a picture."""
+    summary = prepare(load_experiment(file, overrides(settings)), data_dir).partition
+    if as_json:
+        print(json.dumps(summary.to_dict()))
+    else:
+        console.out.print(table(summary))
+    if out:
+        draw(summary, out)
+        if not as_json:
+            console.say_where(out)

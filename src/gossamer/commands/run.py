@@ -1,0 +1,87 @@
+"""`gossamer run` and `gossamer resume`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gossamer import simulation, studies, terminal
+from gossamer.commands.compare import run_study
+from gossamer.commands.folders import fresh_folder, unfinished_run
+from gossamer.commands.options import (
+    ChannelsLast,
+    Chunk,
+    DataDir,
+    Diverging,
+    File,
+    Out,
+    Quiet,
+    Settings,
+    Spill,
+    StepOption,
+    Verbose,
+    Workers,
+    overrides,
+)
+from gossamer.experiment import Experiment, load_experiment
+from gossamer.terminal.run_view import say_run
+
+
+def run(
+    file: File = None,
+    settings: Settings = [],  # noqa: B006  # typer copies it
+    out: Out = None,
+    data_dir: DataDir = None,
+    workers: Workers = None,
+    chunk: Chunk = None,
+    step: StepOption = None,
+    channels_last: ChannelsLast = None,
+    spill: Spill = None,
+    on_divergence: Diverging = "stop",
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Run one experiment and keep it in a run folder."""
+    experiment = load_experiment(file, overrides(settings))
+    method = part_name(experiment, "method")
+    folder = out or unfinished_run(experiment) or fresh_folder(f"{method}-{part_name(experiment, 'dataset')}")
+    observer = terminal.make_observer(method, quiet, verbose)
+    observers = [observer, terminal.tensorboard_observer(folder)] if tensorboard else [observer]
+    options = simulation.Options(
+        workers=workers, chunk=chunk, step=step, channels_last=channels_last, spill=spill, data_dir=data_dir,
+        on_divergence=on_divergence, keep_vectors=False,
+    )  # fmt: skip
+    with terminal.watching(observers) as watching:
+        finished = simulation.simulate(experiment, out=folder, observer=watching, **options)
+    say_run(finished, folder)
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run or a comparison.")],
+    data_dir: DataDir = None,
+    workers: Workers = None,
+    chunk: Chunk = None,
+    step: StepOption = None,
+    channels_last: ChannelsLast = None,
+    spill: Spill = None,
+    on_divergence: Diverging = "stop",
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Continue an interrupted run or comparison, to the same numbers as an uninterrupted one."""
+    options = simulation.Options(
+        workers=workers, chunk=chunk, step=step, channels_last=channels_last, spill=spill, data_dir=data_dir,
+        on_divergence=on_divergence, keep_vectors=False,
+    )  # fmt: skip
+    if (folder / studies.COMPARISON).exists():
+        run_study(studies.load_study(folder / studies.COMPARISON), folder, quiet, verbose, options)
+        return
+    with terminal.watching([terminal.make_observer(folder.name, quiet, verbose)]) as watching:
+        finished = simulation.resume(folder, observer=watching, **options)
+    say_run(finished, folder)
+
+
+def part_name(experiment: Experiment, key: str) -> str:
+    """The bare name of a part of an experiment, usable in a folder name."""
+    return studies.slug(studies.part_label(experiment, key).split("(")[0])

@@ -1,0 +1,152 @@
+"""Run a study: every variant on identical data, initial weights and batches.
+
+Every random draw is keyed by the seed and its purpose, so variants of one seed differ only in the swept keys.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Unpack
+
+from gossamer.errors import ExperimentError
+from gossamer.experiment import Experiment
+from gossamer.experiment.preparation import prepare
+from gossamer.runs.folder import EXPERIMENT, RunFolder
+from gossamer.runs.record import RunRecord, read_run
+from gossamer.simulation import (
+    Diverged,
+    Interrupted,
+    Observer,
+    Options,
+    Run,
+    Silent,
+    check_options,
+    resume,
+    same_experiment,
+    simulate,
+)
+from gossamer.studies.study import Study
+from gossamer.studies.variants import Sweep, variants
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class StudyRun(NamedTuple):
+    """One run of a comparison: a variant with a seed, its place among all runs, and its run folder, if any."""
+
+    label: str
+    experiment: Experiment
+    number: int
+    total: int
+    folder: Path | None
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """The runs of a comparison by variant, one run for each seed."""
+
+    runs: dict[str, list[RunRecord]]
+    folder: Path | None = None
+
+    @property
+    def records(self) -> list[RunRecord]:
+        return [record for records in self.runs.values() for record in records]
+
+    @property
+    def table(self) -> "pd.DataFrame":
+        """One row per variant: the mean over its seeds and, as `... spread`, the standard deviation."""
+        return summary_table(self.runs)
+
+
+def compare(
+    experiment: Experiment,
+    sweep: Sweep,
+    *,
+    seeds: int = 1,
+    out: Path | str | None = None,
+    observe: Callable[[StudyRun], Observer] = lambda run: Silent(),
+    **options: Unpack[Options],
+) -> Comparison:
+    """Run every variant for every seed. With `out`, finished runs in that folder are not run again.
+
+    `observe` gives the observer of each run. A variant that diverges is kept up to its last finite round; the others
+    are run to their end.
+
+    >>> result = compare(Experiment(rounds=1, clients=4, local_steps=1), {"method": ["dfedavg", "dfedavgm"]})
+    >>> list(result.table.index)
+    ['dfedavg', 'dfedavgm']
+    """
+    if seeds < 1:
+        raise ExperimentError(f"seeds: should be at least 1 (got {seeds})")
+    check_options(options)
+    options["keep_vectors"] = False  # a record has no place for them
+    study = Study(experiment, {key: list(values) for key, values in sweep.items()}, seeds)
+    planned = _seeded(study)
+    for _, _, seeded in planned:  # an invalid variant is refused before the first run, not after the last
+        prepare(seeded, options.get("data_dir"))
+    folder = study.claim(Path(out)) if out is not None else None
+    runs: dict[str, list[RunRecord]] = {}
+    for number, (label, name, seeded) in enumerate(planned, start=1):
+        run = StudyRun(label, seeded, number, len(planned), folder / name if folder else None)
+        try:
+            runs.setdefault(label, []).append(_run_once(run, observe(run), options))
+        except Interrupted as stop:  # the whole comparison is resumed, not this run
+            raise Interrupted(stop.round, folder) from None
+    return Comparison(runs, folder)
+
+
+def _seeded(study: Study) -> list[tuple[str, str, Experiment]]:
+    """Label, folder name and experiment of every run. Seeds count from the variant's own seed, which may be swept."""
+    return [
+        (variant.label, f"{variant.folder}-seed{seed}", variant.experiment.but(seed=seed))
+        for variant in variants(study.experiment, study.sweep)
+        for seed in range(variant.experiment.seed, variant.experiment.seed + study.seeds)
+    ]
+
+
+def _run_once(run: StudyRun, observer: Observer, options: Options) -> RunRecord:
+    try:
+        if run.folder is None:
+            return record_of(simulate(run.experiment, observer=observer, **options), run.label)
+        if not (run.folder / EXPERIMENT).exists():
+            simulate(run.experiment, out=run.folder, observer=observer, **options)
+        elif not RunFolder.open(run.folder).finished:
+            resume(run.folder, experiment=run.experiment, observer=observer, **options)
+        else:
+            same_experiment(RunFolder.open(run.folder), run.experiment)
+    except Diverged as error:
+        observer.say(f"{run.label}: {error}")
+        if run.folder is None:
+            return record_of(error.run, run.label)
+    return read_run(run.folder, run.label)
+
+
+def record_of(run: Run, label: str) -> RunRecord:
+    """The record of a run that has no folder."""
+    return RunRecord(label, run.experiment.resolved(), run.metrics, run.timings, run.diverged)
+
+
+def summary_table(runs: Mapping[str, Sequence[RunRecord]]) -> "pd.DataFrame":
+    """One row per variant: mean over its runs and, as `... spread`, their standard deviation."""
+    import pandas as pd  # takes a third of a second, which no run should wait for before its first round
+
+    rows = {}
+    for label, records in runs.items():
+        values = pd.DataFrame([_summary(record) for record in records])
+        spread = values.std(ddof=1) if len(values) > 1 else values.std(ddof=0) * 0
+        rows[label] = {**values.mean(), **{f"{key} spread": value for key, value in spread.items()}}
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def _summary(record: RunRecord) -> dict[str, float | None]:
+    return {
+        "best accuracy": record.best(),
+        "last accuracy": record.last("test_accuracy"),
+        "worst client": record.last("client_accuracy_worst"),
+        "gap": record.last("generalisation_gap"),
+        "test loss": record.last("test_loss"),
+        "consensus": record.last("consensus"),
+        "bytes per client": record.metrics["bytes_per_client"].sum() if len(record.metrics) else 0.0,
+        "seconds": record.seconds,
+    }
