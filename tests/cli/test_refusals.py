@@ -207,7 +207,7 @@ def test_bad_sweeps(refused: Refused, settings: Settings, options: list[str], sa
         ("[sweep]\nlr = 0.1\n", ("lr", "list of values")),
         ("sweep = 3\n", ("sweep", "table of lists")),
         ("seeds = 'two'\n[sweep]\nlr = [0.1]\n", ("seeds", "whole number")),
-        ("[sweep]\n", ("nothing to compare",)),
+        ("[sweep]\n", ("sweep",)),
         ("rouns = 2\n[sweep]\nlr = [0.1]\n", ("plan.toml", "unknown key 'rouns'")),
     ],
 )

@@ -81,10 +81,10 @@ def compare(
         raise ExperimentError(f"seeds: should be at least 1 (got {seeds})")
     check_options(options)
     options["keep_vectors"] = False  # a record has no place for them
-    study = Study(experiment, {key: list(values) for key, values in sweep.items()}, seeds)
-    planned = _seeded(study)
+    planned = _planned(experiment, sweep, seeds)
     for _, _, seeded in planned:  # an invalid variant is refused before the first run, not after the last
         prepare(seeded, options.get("data_dir"))
+    study = Study(experiment, {key: list(values) for key, values in sweep.items()}, seeds)
     folder = study.claim(Path(out)) if out is not None else None
     runs: dict[str, list[RunRecord]] = {}
     for number, (label, name, seeded) in enumerate(planned, start=1):
@@ -96,12 +96,12 @@ def compare(
     return Comparison(runs, folder)
 
 
-def _seeded(study: Study) -> list[tuple[str, str, Experiment]]:
+def _planned(experiment: Experiment, sweep: Sweep, seeds: int) -> list[tuple[str, str, Experiment]]:
     """Label, folder name and experiment of every run. Seeds count from the variant's own seed, which may be swept."""
     return [
         (variant.label, f"{variant.folder}-seed{seed}", variant.experiment.but(seed=seed))
-        for variant in variants(study.experiment, study.sweep)
-        for seed in range(variant.experiment.seed, variant.experiment.seed + study.seeds)
+        for variant in variants(experiment, sweep)
+        for seed in range(variant.experiment.seed, variant.experiment.seed + seeds)
     ]
 
 
