@@ -190,13 +190,14 @@ def main(name: str, role: str, number: int, options: str) -> None:
     elif role == "loop":
         import torch
 
-        from gossamer.bench import flops_per_sample, gradients_per_step, steps_of_round
+        from gossamer.bench import flops_per_sample, steps_of_round
         from gossamer.experiment.preparation import prepare
+        from gossamer.training import count_gradients
 
         torch.set_num_threads(number)
         training = prepare(workload.experiment()).training
         steps = steps_of_round(training, 0)
-        per_step = training.batches.work().sum() / steps * gradients_per_step(training)
+        per_step = training.batches.work().sum() / steps * count_gradients(training).step
         turns.facts |= {"steps": steps, "flops": flops_per_sample(training) * per_step}
         loop = loop_of(workload.method, training, workload.channels_last)
         while True:

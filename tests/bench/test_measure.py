@@ -18,7 +18,6 @@ from gossamer.bench import (
     Split,
     data_bytes,
     flops_per_sample,
-    gradients_per_step,
     matrix_rate,
     measure,
     memory_in_use,
@@ -30,6 +29,7 @@ from gossamer.errors import ExperimentError
 from gossamer.experiment.preparation import prepare
 from gossamer.methods import METHODS
 from gossamer.terminal.bench_view import bench_view
+from gossamer.training import count_gradients
 
 TINY = {"clients": 4, "local_steps": 2, "batch_size": 4, "rounds": 6, "model": "softmax"}
 
@@ -146,7 +146,7 @@ def test_products_are_counted_as_on_paper():
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_tells_how_many_gradients_a_step_takes(name):
     work = prepare(Experiment(**TINY | {"method": name, "clients": 6})).training
-    assert gradients_per_step(work) == (2 if "sam" in name or "sgpsm" in name else 1)
+    assert count_gradients(work).step == (2 if "sam" in name or "sgpsm" in name else 1)
 
 
 def test_only_called_clients_count_in_a_round():

@@ -21,7 +21,8 @@ from gossamer.errors import ExperimentError, GossamerError, RunFolderError
 from gossamer.experiment.preparation import prepare
 from gossamer.methods import DFedAvg, Local, Message, Round, State
 from gossamer.parts.user_code import LIBRARY_MODULES
-from gossamer.simulation import EXPERIMENT, Diverged, Interrupted, Metrics, Silent, _folder
+from gossamer.runs.folder import EXPERIMENT
+from gossamer.simulation import Diverged, Interrupted, Metrics, Silent, _folder
 from gossamer.workers import Group, WorkerLost, as_group, can_fork, launch
 from problems import samples, tiny_net
 

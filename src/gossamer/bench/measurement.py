@@ -29,12 +29,12 @@ from gossamer.engines import StepMode
 from gossamer.errors import ExperimentError
 from gossamer.experiment import Experiment
 from gossamer.experiment.preparation import Prepared, prepare
-from gossamer.methods import Gradient, Round, gossip_steps, local_work
+from gossamer.methods import gossip_steps, local_work
 from gossamer.simulation import Metrics, check_options, simulate
 from gossamer.system.machine import processor, seconds_of_others, usable_cores
 from gossamer.system.threads import on_threads
 from gossamer.system.words import counted
-from gossamer.training import Training
+from gossamer.training import Training, count_gradients
 from gossamer.workers import can_fork
 
 #: What may hold a run back, and what a user can do about each.
@@ -213,7 +213,7 @@ def measure(
     most = workers or (usable_cores() if initial.device.type == "cpu" and can_fork() else 1)
     numbers = sorted({1, min(most, experiment.clients)})
     flops = flops_per_sample(training)
-    gradients = gradients_per_step(training)
+    gradients = max(1, count_gradients(training).step)
 
     say("the fastest matrix products")
     rate = matrix_rate(share / 2, initial.dtype, initial.device)
@@ -396,19 +396,6 @@ def flops_per_sample(training: Training) -> float:
     with torch.random.fork_rng(), counter:
         training.loss(module(inputs), dataset.train.targets[rows]).mean().backward()  # type: ignore[no-untyped-call]
     return float(counter.get_total_flops()) / len(rows)
-
-
-def gradients_per_step(training: Training) -> int:
-    """How many gradients the method takes in one local step, found by letting one client take it."""
-    x0, one, method = training.model.initial, training.model.initial.new_ones(()), training.method
-    noise = torch.full_like(x0, 0.5) if getattr(method, "draws", False) else None
-    round = Round(0, training.rounds, training.lr, steps=one, degree=2 * one, own_weight=one / 3, noise=noise)
-    state: Any = method.init(x0)
-    if open := getattr(method, "open", None):
-        state, _ = open(state, lambda: torch.zeros_like(x0), round)
-    gradient = Gradient(lambda x: (torch.zeros_like(x), x.new_zeros(())), training.weight_decay, training.clip)
-    method.step(state, method.begin(state, round), gradient, round)
-    return max(1, len(gradient.losses))
 
 
 def matrix_rate(

@@ -1,6 +1,6 @@
 """Who runs the clients."""
 
-from gossamer.engines.memory import OutOfMemory, check_room
+from gossamer.engines.memory import OutOfMemory, check_memory, explain_lack_of_memory, shared_sizes
 from gossamer.engines.planning.choice import PlanOverrides, check_first_step, choose_plan
 from gossamer.engines.reference import Reference, Trace
 from gossamer.engines.stacked import RoundReport, Stacked
@@ -16,6 +16,8 @@ __all__ = [
     "StepMode",
     "Trace",
     "check_first_step",
-    "check_room",
+    "check_memory",
     "choose_plan",
+    "explain_lack_of_memory",
+    "shared_sizes",
 ]

@@ -9,7 +9,8 @@ import mmap
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,11 @@ from torch.utils._pytree import tree_leaves
 
 from gossamer.errors import ExperimentError, GossamerError
 from gossamer.methods import Message, Method, Round, State, mixes
+from gossamer.parts import is_out_of_memory
 from gossamer.system.machine import free_memory
-from gossamer.system.words import size
-from gossamer.workers import ALONE, Group
+from gossamer.system.words import counted, size
+from gossamer.training import Training
+from gossamer.workers import ALONE, Group, machines
 
 #: Bytes of state on a machine up to which a second copy of it is kept.
 SMALL_STATE = 128 << 20
@@ -133,10 +136,19 @@ def is_small(initial: State, clients: int) -> bool:
     return state_size(initial, clients) <= SMALL_STATE
 
 
-def check_room(initial: State, clients: int, spill: Path | None, workers: int = 1) -> None:
-    """Refuse a state of so many clients that this machine has no room for, before anything else is done."""
+def shared_sizes(training: Training, spill: Path | None) -> list[int]:
+    """Bytes of each tensor of a large state, which forked workers share so that its vectors are not held twice."""
+    initial, clients = _initial(training), len(training.batches.parts)
+    if spill is not None or is_small(initial, clients):
+        return []
+    return [clients * value.nbytes for value in initial.values()]
+
+
+def check_memory(training: Training, workers: int, spill: Path | None) -> None:
+    """Refuse a run whose clients' state has no room on this machine, before anything else is done."""
+    initial, clients = _initial(training), -(-len(training.batches.parts) // machines())
     needed, model = state_size(initial, clients), max(value.nbytes for value in initial.values())
-    besides = workers * MODELS_BESIDES * model + BYTES_BESIDES
+    besides = -(-workers // machines()) * MODELS_BESIDES * model + BYTES_BESIDES
     takes = f"the clients' state takes {size(needed)} on this machine"
     if spill is not None:
         there = spill if spill.is_dir() else spill.absolute().parent
@@ -155,6 +167,26 @@ def check_room(initial: State, clients: int, spill: Path | None, workers: int = 
             f"out of memory: {takes}, and a round about {size(besides)} more; {size(free)} are free. --spill FOLDER "
             "keeps the state in a file there instead."
         )
+
+
+@contextmanager
+def explain_lack_of_memory(training: Training, workers: int) -> Iterator[None]:
+    """Turn a lack of memory into an `OutOfMemory` that says what takes it."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        clients = len(training.batches.parts)
+        raise OutOfMemory(
+            f"out of memory: the state of {counted(clients, 'client')} takes "
+            f"{size(state_size(_initial(training), clients))} over {counted(workers, 'worker')}, and a step needs more "
+            "besides. A smaller chunk or batch_size, fewer clients, more machines, or --spill FOLDER would help."
+        ) from error
+
+
+def _initial(training: Training) -> State:
+    return training.method.init(training.model.initial)
 
 
 def _put(rows: Any, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:

@@ -25,6 +25,7 @@ from gossamer.parts import in_user_code
 from gossamer.system.allocator import give_back, keep_freed_memory
 from gossamer.system.sums import sum_rows
 from gossamer.system.threads import on_threads
+from gossamer.training.gradients import count_gradients
 from gossamer.training.steps import About, Training, about_client, about_clients, full_gradient, this_round
 from gossamer.workers import ALONE, Group, shares
 
@@ -44,10 +45,12 @@ class RoundReport(NamedTuple):
     losses: Tensor
     #: Whether a client's loss or message left the finite numbers.
     broken: Tensor
-    #: Whether any worker asked to stop.
-    asked: bool
     client_bytes: np.ndarray
     server_bytes: int
+    #: Messages sent over links, by clients and by the server.
+    messages: int
+    #: Gradients of mini-batches that the clients took.
+    gradients: int
     seconds_local: float
     #: For the slowest worker.
     seconds_waiting: float
@@ -72,6 +75,7 @@ class Stacked:
         self._frugal = not is_small(initial, self.clients)
         self.training = training
         self.mixer = Mixer(training.network, self.client_ranges, group)
+        self._gradients = count_gradients(training)
         self._rehearse()  # before there is a state: what that needs for a moment does not come on top of it
         self._buffers = Buffers(initial, self.own, self.clients, spill, group)
         self._shapes, self._sends = shapes(self.state), dict[str, tuple[int, ...]]()
@@ -103,23 +107,22 @@ class Stacked:
         self.done = index
         return True
 
-    def round(self, index: int, asking: bool = False) -> RoundReport:
+    def round(self, index: int) -> RoundReport:
         """One round of all clients: local steps, messages, mixing, receiving.
 
-        With `asking`, this worker asks all others to stop after the round, and they are told in its report.
         A small state is kept until the next round, so that this one can be undone.
         """
         network, method = self.training.network, self.training.method
         hops = gossip_steps(method)
         started = self._now()
-        traffic = Traffic(np.zeros(self.clients, dtype=np.int64), 0)
+        traffic = Traffic(np.zeros(self.clients, dtype=np.int64))
         if index == 0 and hasattr(method, "open"):
             self._open(method, traffic)
         with self._own_random_stream():
             messages, losses, broken = self._local_work(index)
         self._tidy_up()
         done = self._now()
-        losses, broken, asked = self._tell(losses, broken, asking)
+        losses, broken = self._tell(losses, broken)
         mixing, sent = self._now(), list(messages)
         known = self._share_losses(losses, traffic) if getattr(method, "shares_loss", False) else None
         for step in range(index * hops, (index + 1) * hops):
@@ -131,16 +134,33 @@ class Stacked:
         self._buffers.turn()
         self.done = index + 1
         return RoundReport(
-            losses, broken, asked, traffic.clients, traffic.server, done - started, mixing - done, self._now() - mixing
-        )
+            losses, broken, traffic.clients, traffic.server, traffic.messages, self._gradients_taken(index),
+            done - started, mixing - done, self._now() - mixing,
+        )  # fmt: skip
 
     def models(self) -> Tensor:
         """Every own client's model vector: [own, d]."""
         vectors: Tensor = vmap(self.training.method.model)(self.state)
         return vectors
 
+    def gather_models(self) -> Tensor:
+        """Every client's model vector, in the first worker: [clients, d]; in the others, those of the own clients."""
+        own = self.models().detach()
+        if self.group.size == 1:
+            return own
+        if (seen := self.group.everyone(own)) is not None:
+            return seen
+        if not self.group.first:
+            self.group.exchange({0: own.contiguous()}, {})
+            return own
+        everyone = own.new_empty((self.clients, own.shape[1]))
+        everyone[: len(own)] = own
+        places = enumerate(self.client_ranges[1:], start=1)
+        self.group.exchange({}, {worker: everyone[place.start : place.stop] for worker, place in places})
+        return everyone
+
     def model_blocks(self) -> Iterator[Tensor]:
-        """The same, as many at a time as take little memory."""
+        """The own clients' model vectors, as many at a time as take little memory."""
         for rows in self._blocks():
             yield vmap(self.training.method.model)({name: value[rows] for name, value in self.state.items()})
 
@@ -185,17 +205,26 @@ class Stacked:
             )
             self._buffers.write(self.state, rows, after)
 
-    def _tell(self, losses: Tensor, broken: Tensor, asking: bool) -> tuple[Tensor, Tensor, bool]:
-        """Every client's loss, who broke, and whether anybody asks to stop: one word for all three."""
+    def _tell(self, losses: Tensor, broken: Tensor) -> tuple[Tensor, Tensor]:
+        """All-reduce every client's loss and divergence flag as one tensor."""
         n, own = self.clients, slice(self.own.start, self.own.stop)
-        told = torch.zeros(2 * n + 1, dtype=torch.float64, device=self.device)
-        told[:n][own], told[n:-1][own], told[-1] = losses.double(), broken.double(), float(asking)
+        told = torch.zeros(2 * n, dtype=torch.float64, device=self.device)
+        told[:n][own], told[n:][own] = losses.double(), broken.double()
         told = self.group.all_sum(told)  # a value plus zeros is that value, NaN and infinity included
-        return told[:n].to(self.dtype), told[n:-1] > 0, bool(told[-1] > 0)
+        return told[:n].to(self.dtype), told[n:] > 0
+
+    def _gradients_taken(self, index: int) -> int:
+        """Gradients of mini-batches that all clients took in a round; a full gradient counts as one epoch of them."""
+        batches, method = self.training.batches, self.training.method
+        working = self.training.network.participants(index * gossip_steps(method))
+        steps = batches.steps if working is None else batches.steps[working]
+        opening = self._gradients.opening * int(batches.per_epoch.sum()) if index == 0 else 0
+        return self._gradients.step * int(steps.sum()) + opening
 
     def _share_losses(self, losses: Tensor, traffic: Traffic) -> np.ndarray:
         """Every client tells all others its training loss: one number each."""
         traffic.clients += (self.clients - 1) * losses.element_size()
+        traffic.messages += self.clients * (self.clients - 1)
         # A client that did not train has no loss to tell; the others take it for an average one.
         known: np.ndarray = torch.nan_to_num(losses, nan=float(losses.nanmean())).double().cpu().numpy()
         return known

@@ -94,7 +94,9 @@ class Traffic:
     """Bytes sent in a round, by each client and by the server, counted from the tensors that travel."""
 
     clients: np.ndarray
-    server: int
+    server: int = 0
+    #: Sent over links, by clients and by the server together.
+    messages: int = 0
 
     def add(self, network: Network, method: Method | None, messages: Message, step: int, losses: Losses) -> None:
         """Count one gossip step. A method that packs its messages is charged for what it packs them into."""
@@ -106,3 +108,5 @@ class Traffic:
         one = sum(tensor.numel() * tensor.element_size() for tensor in first.values())
         self.clients += sends.astype(np.int64) * one
         self.server += network.server_sends(step) * one
+        if one:
+            self.messages += int(sends.sum()) + network.server_sends(step)

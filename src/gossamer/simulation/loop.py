@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,29 +22,29 @@ from torch import Tensor, nn
 from gossamer.data import PartitionSummary
 from gossamer.engines import (
     ExecutionPlan,
-    OutOfMemory,
     PlanOverrides,
     RoundReport,
     Stacked,
     StepMode,
     check_first_step,
-    check_room,
+    check_memory,
     choose_plan,
+    explain_lack_of_memory,
+    shared_sizes,
 )
-from gossamer.engines.memory import is_small, state_size
 from gossamer.errors import DivergenceError, ExperimentError, RunFolderError
 from gossamer.experiment import Experiment, load_experiment
 from gossamer.experiment.preparation import Prepared, prepare
 from gossamer.measure import Evaluator, consensus_distance
 from gossamer.methods import local_work
 from gossamer.models import VectorModel
-from gossamer.parts import in_user_code, is_out_of_memory
+from gossamer.parts import in_user_code
 from gossamer.runs.files import write_text
 from gossamer.runs.folder import BEST, EXPERIMENT, FINAL, RunFolder, read_lines, to_json
 from gossamer.system.machine import usable_cores
 from gossamer.system.startup import put_off_compiler
 from gossamer.system.threads import on_threads
-from gossamer.system.words import counted, size
+from gossamer.system.words import counted
 from gossamer.training import Training
 from gossamer.workers import (
     Group,
@@ -52,7 +52,6 @@ from gossamer.workers import (
     as_group,
     can_fork,
     launched_from_outside,
-    machines,
     restarted,
 )
 
@@ -229,12 +228,8 @@ def _start(
     prepared = prepare(experiment, options.get("data_dir"))
     workers = number_of_workers(options.get("workers"), prepared, observer)
     training, spill = prepared.training, Path(folder) if (folder := options.get("spill")) is not None else None
-    here = [-(-number // machines()) for number in (experiment.clients, workers)]
-    initial = training.method.init(training.model.initial)
-    check_room(initial, here[0], spill, here[1])
-    rooms: list[int] = []
-    if options.get("keep_vectors", True) and spill is None and not is_small(initial, experiment.clients):
-        rooms = [experiment.clients * part.nbytes for part in initial.values()]  # so that nothing is held twice
+    check_memory(training, workers, spill)
+    rooms = shared_sizes(training, spill) if options.get("keep_vectors", True) else []
     plan = None
     if not launched_from_outside():  # before the fork: measured and compiled once, for all workers
         plan = _plan(prepared.training, options, workers, RunFolder(path) if path and going_on else None, observer)
@@ -249,7 +244,7 @@ def _start(
             _preparing(speaker)("compiling local steps, or finding those of an earlier run")
         for difference in _not_as_asked(options, chosen):
             speaker.say(f"{difference} as asked: {chosen.reason}")
-        with _memory_errors(prepared, group):
+        with explain_lack_of_memory(training, group.size):
             engine = Stacked(prepared.training, chosen, group, spill)
         folder, locked, past_rounds = None, nullcontext(), False
         if path is not None:
@@ -257,7 +252,7 @@ def _start(
             folder, past_rounds = _folder(group, path, experiment, going_on, prepared, chosen)
             if group.first and not folder.finished:
                 locked = folder.locked()  # type: ignore[assignment]
-        with locked, _memory_errors(prepared, group):
+        with locked, explain_lack_of_memory(training, group.size):
             past = _take_back(folder, experiment, engine, speaker) if folder and past_rounds else []
             quiet = folder is not None and folder.finished and len(past) == experiment.rounds
             watcher = Silent() if quiet else speaker
@@ -369,24 +364,6 @@ def _folder(
     return RunFolder(path), going_on
 
 
-@contextmanager
-def _memory_errors(prepared: Prepared, group: Group) -> Iterator[None]:
-    """Say what takes the memory when there is no more of it."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        training = prepared.training
-        clients = len(training.batches.parts)
-        state = state_size(training.method.init(training.model.initial), clients)
-        raise OutOfMemory(
-            f"out of memory: the state of {counted(clients, 'client')} takes {size(state)} over "
-            f"{counted(group.size, 'worker')}, and a step needs more besides. A smaller chunk or "
-            "batch_size, fewer clients, more machines, or --spill FOLDER would help."
-        ) from error
-
-
 def _take_back(folder: RunFolder, experiment: Experiment, engine: Stacked, observer: Observer) -> list[Metrics]:
     """Put the newest whole checkpoint into the engine and give the rounds that led to it."""
     done = folder.load_state(experiment.digest, engine.state, engine.own, engine.clients, engine.group, observer.say)
@@ -474,7 +451,7 @@ class _Simulation:
             with _StopSignals(self._say_stopping) as stopping, on_threads(1):
                 while done < rounds:
                     with in_user_code(f"round {done + 1}"):
-                        report = self.engine.round(done, bool(stopping.asked))
+                        report = self.engine.round(done)
                     if bool(report.broken.any()) and self.on_divergence == "stop":
                         diverged = self._divergence(done + 1, report)
                         break
@@ -482,8 +459,7 @@ class _Simulation:
                         break
                     done += 1
                     every = self.experiment.checkpoint_every
-                    # Alone, one need not have been asked before the workers spoke to each other.
-                    stop = report.asked or (self.group.size == 1 and bool(stopping.asked))
+                    stop = self.group.any(bool(stopping.asked))
                     if done == rounds or stop or (every and done % every == 0):
                         self._save(done)
                     if stop and done < rounds:
@@ -517,9 +493,7 @@ class _Simulation:
             self.saved = done
 
     def _say_stopping(self) -> None:
-        # Workers tell each other once a round, so that it may be one round more.
-        last = f"round {len(self.history) + 1}" if self.group.size == 1 else "this round or the next"
-        self.observer.say(f"finishing {last}, then stopping. Once more stops at once.")
+        self.observer.say(f"finishing round {len(self.history) + 1}, then stopping. Once more stops at once.")
 
     def _record(self, round: int, report: RoundReport) -> str | None:
         """Measure a round and write it down; or say why not, where the models turn out to be no numbers any more."""
@@ -555,7 +529,6 @@ class _Simulation:
 
     def _measure(self, round: int, report: RoundReport, average: Tensor | None) -> Metrics:
         cadence = self.experiment.evaluate
-        before = self.history[-1]["bytes_total"] if self.history else 0
         sent = int(report.client_bytes.sum()) + report.server_bytes
         metrics: Metrics = {
             "round": round,
@@ -564,7 +537,11 @@ class _Simulation:
             "local_loss": float(report.losses[~report.losses.isnan() | report.broken].mean()),
             "bytes_per_client": float(report.client_bytes.mean()),
             "bytes_round": sent,
-            "bytes_total": before + sent,
+            "bytes_total": self._total("bytes") + sent,
+            "messages_round": report.messages,
+            "messages_total": self._total("messages") + report.messages,
+            "gradients_round": report.gradients,
+            "gradients_total": self._total("gradients") + report.gradients,
         }
         if average is not None and self._due(round, cadence.every):
             metrics["consensus"] = consensus_distance(
@@ -585,6 +562,9 @@ class _Simulation:
                     metrics["generalisation_gap"] = metrics["train_accuracy"] - metrics["test_accuracy"]
         return metrics
 
+    def _total(self, what: str) -> int:
+        return int(self.history[-1][f"{what}_total"]) if self.history else 0
+
     def _client_accuracies(self) -> Tensor:
         """Every client's own accuracy on the test samples."""
         own = [quality.accuracy for rows in self.engine.model_blocks() if (quality := self.evaluator.test(rows))]
@@ -601,7 +581,7 @@ class _Simulation:
     def _result(self, diverged: str | None, average: Tensor) -> Run:
         return Run(
             experiment=self.experiment,
-            vectors=self._vectors() if self.keep_vectors else average.new_empty((0, len(average))),
+            vectors=self.engine.gather_models() if self.keep_vectors else average.new_empty((0, len(average))),
             partition=self.prepared.partition,
             folder=self.folder.path if self.folder else None,
             diverged=diverged,
@@ -610,22 +590,6 @@ class _Simulation:
             _vector_model=self.model,
             _average=average,
         )
-
-    def _vectors(self) -> Tensor:
-        """All clients' model vectors, in the first worker."""
-        own = self.engine.models().detach()
-        if self.group.size == 1:
-            return own
-        if (seen := self.group.everyone(own)) is not None:
-            return seen
-        if not self.group.first:
-            self.group.exchange({0: own.contiguous()}, {})
-            return own
-        everyone = own.new_empty((self.engine.clients, own.shape[1]))
-        everyone[: len(own)] = own
-        places = enumerate(self.engine.client_ranges[1:], start=1)
-        self.group.exchange({}, {worker: everyone[place.start : place.stop] for worker, place in places})
-        return everyone
 
 
 class Diverged(DivergenceError):
