@@ -44,12 +44,12 @@ from gossamer.peers.data import peer_training
 from gossamer.peers.identity.certificates import server_name
 from gossamer.peers.identity.kit import Kit, open_kit, write_kits
 from gossamer.peers.identity.roster import Exchange, Member, Roster
+from gossamer.peers.message_format import MessageFormat
 from gossamer.peers.peer import Peer
-from gossamer.peers.process import run_peer
 from gossamer.peers.store import letters
+from gossamer.peers.tools.process import run_peer
 from gossamer.peers.wire import wire_pb2 as wire
 from gossamer.peers.wire.links import Link
-from gossamer.peers.wire.schema import Schema
 from gossamer.training.steps import Training, about_client, this_round
 
 #: 11.2 million parameters, on images of 8 × 8: it is the model that is large. And one of almost nothing.
@@ -122,7 +122,7 @@ async def receive(folder: Path, rounds: int) -> None:
     kit = open_kit(folder)
     peer = Peer(kit, peer_training(kit), folder / "run")
     listener = socket.create_server(("127.0.0.1", 0))
-    told = listener, context(kit, server=True), peer.schema.largest
+    told = listener, context(kit, server=True), peer.format.largest
     threading.Thread(target=take_plainly, args=told, daemon=True).start()
     await peer.service.start()
     print(json.dumps({"port": listener.getsockname()[1]}), flush=True)
@@ -130,8 +130,8 @@ async def receive(folder: Path, rounds: int) -> None:
     async def forget() -> None:
         for step in range(rounds):  # as a peer does that has mixed it
             await peer.mailbox.wait(lambda step=step: peer.mailbox.has(wire.LETTER, 0, step), None)
-            peer.now.floor = step + 1
-            peer.mailbox.forget(wire.LETTER, peer.now.floor)
+            peer.progress.next_step = step + 1
+            peer.mailbox.drop(wire.LETTER, peer.progress.next_step)
 
     forgetting = asyncio.create_task(forget())
     await asyncio.to_thread(sys.stdin.read)  # nothing, until nobody is there any more
@@ -213,7 +213,7 @@ async def take_turns(model: str, repeats: int) -> Speed:
             raw = socket.create_connection(("127.0.0.1", port))
             name = server_name(sender.kit.roster.members[1].name)
             line = context(kit, server=False).wrap_socket(raw, server_hostname=name)
-            link = Link(kit, 1, on_receipt, stubborn=True)
+            link = Link(kit, 1, on_receipt, resend_refused=True)
             running = asyncio.create_task(link.run())
             for step in range(rounds):
                 header = sender._header(wire.LETTER, step)
@@ -306,7 +306,7 @@ def state_of(training: Training) -> tuple[int, int]:
     local = method.begin(state, this_round(training, 0, about_client(training, 0, 0)))
     weights = training.network.matrix(0)
     edges = int((weights[:, [0]] != 0).sum() + (weights[[0], :] != 0).sum()) - 2  # without those from 0 to 0
-    summed = edges * size_of(state[name] for name in Schema(training, 0).pushed)
+    summed = edges * size_of(state[name] for name in MessageFormat(training, 0).pushed)
     return size_of(state.values()), size_of(local.values()) + summed
 
 

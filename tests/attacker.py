@@ -22,7 +22,7 @@ from gossamer import Experiment
 from gossamer.peers.identity.certificates import server_name
 from gossamer.peers.identity.kit import open_kit
 from gossamer.peers.peer import Peer
-from gossamer.peers.store.letters import Damaged, Letter
+from gossamer.peers.store.letters import DamagedFile, Letter
 from gossamer.peers.wire import wire_pb2 as wire
 from gossamer.peers.wire.links import SERVICE
 from networks import make_peers
@@ -231,7 +231,7 @@ class Live:
             name = f"{step}.letter" if kind == "letter" else f"{self.evil}.mass"
             try:
                 letter = Letter(self.folders[victim] / "outbox" / name)
-            except Damaged:  # not written yet, or gone: the peer has gone on meanwhile
+            except DamagedFile:  # not written yet, or gone: the peer has gone on meanwhile
                 return None
             return letter if letter.header.step == step else None
 

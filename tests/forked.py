@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["gossamer.commands.app", "gossamer.peers.process", "pandas"])
+CONTEXT.set_forkserver_preload(["gossamer.commands.app", "gossamer.peers.tools.process", "pandas"])
 NUMBERS = itertools.count()
 
 

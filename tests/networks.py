@@ -19,8 +19,8 @@ from gossamer.peers.identity.kit import open_kit, write_kits
 from gossamer.peers.identity.roster import Exchange, Member, Roster
 from gossamer.peers.peer import Peer
 from gossamer.peers.replay import replay
-from gossamer.peers.store.journal import under
-from gossamer.peers.wire.weather import Weather
+from gossamer.peers.store.journal import with_prefix
+from gossamer.peers.wire.faults import Faults
 
 SECONDS = 120
 
@@ -43,10 +43,10 @@ def make_kits(folder: Path, experiment: Experiment, **exchange: Any) -> list[Pat
     return [folder / "kits" / member.name for member in members]
 
 
-def make_peers(kits: list[Path], weathers: dict[int, Weather] | None = None) -> list[Peer]:
+def make_peers(kits: list[Path], faults: dict[int, Faults] | None = None) -> list[Peer]:
     peers = []
     for number, kit in enumerate(map(open_kit, kits)):
-        peers.append(Peer(kit, peer_training(kit), kit.folder / "run", (weathers or {}).get(number)))
+        peers.append(Peer(kit, peer_training(kit), kit.folder / "run", (faults or {}).get(number)))
     return peers
 
 
@@ -103,4 +103,4 @@ def state_of(kit: Path) -> dict[str, Tensor]:
 
     newest = checkpoint_paths(kit / "run" / "checkpoints")[0][0]
     _, tensors = load_tensors(newest)
-    return under("state/", tensors)
+    return with_prefix("state/", tensors)

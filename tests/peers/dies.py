@@ -62,15 +62,15 @@ def arrange(stage: str, round: int) -> None:
 
         checkpoint.replace_file = replacing
     elif stage == "acknowledging":
-        take_in = service.Service._take_in
+        receive = service.Service._receive
 
         async def taking(self: Any, *given: Any) -> Any:
-            receipt = await take_in(self, *given)
+            receipt = await receive(self, *given)
             if due():
                 die()
             return receipt
 
-        service.Service._take_in = taking  # type: ignore[method-assign]
+        service.Service._receive = taking  # type: ignore[method-assign]
     elif stage == "committed":
         record = Report.round
 

@@ -48,7 +48,7 @@ def test_many_calls_at_once(live: Live) -> None:
     """A caller has one letter under way, the last one; the others are answered, not left to wait."""
     live.settle()
     header, body = live.good()
-    before = live.refused().get("overtaken", 0)
+    before = live.refused().get("superseded", 0)
     over = threading.Event()
 
     def endless() -> Iterator[bytes]:
@@ -57,7 +57,7 @@ def test_many_calls_at_once(live: Live) -> None:
 
     channels = [tls.blocking_channel(live.attacker.kit, live.attacker.kit.roster.members[0]) for _ in range(4)]
     calls = [channel.stream_unary(f"{CALL}/Deliver").future(endless()) for channel in channels for _ in range(2)]
-    live.until(lambda: live.refused().get("overtaken", 0) >= before + len(calls) - 1)
+    live.until(lambda: live.refused().get("superseded", 0) >= before + len(calls) - 1)
     assert live.attacker.deliver(0, pieces(header, body)).verdict == wire.ACCEPTED
     for call in calls:
         assert wire.Receipt.FromString(call.result(SECONDS)).verdict == wire.EARLY

@@ -70,7 +70,7 @@ def test_what_it_can(after: dict[str, Path], tmp_path: Path) -> None:
     lines = (kit / "run/trace.jsonl").read_text().splitlines(keepends=True)
     (kit / "run/trace.jsonl").write_text("".join(lines[:-1]))
     (peer,) = make_peers([kit])
-    assert peer.now.done == 2
+    assert peer.progress.done == 2
     log = [json.loads(line) for line in (kit / "run/log.jsonl").read_text().splitlines()]
     assert [line["event"] for line in log[-2:]] == ["trace cut short", "lost letter"]
     assert not (kit / "run/outbox/1.letter").exists()

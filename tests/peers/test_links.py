@@ -57,7 +57,7 @@ def test_time_that_is_over_at_any_moment(tmp_path: Path, monkeypatch: pytest.Mon
         async def on_receipt(*_about: Any) -> None:
             arrived.set()
 
-        link = Impatient(mine, 1, on_receipt, stubborn=True)
+        link = Impatient(mine, 1, on_receipt, resend_refused=True)
         server = grpc.aio.server(options=tls.OPTIONS)
         handlers = {"Deliver": grpc.stream_unary_rpc_method_handler(deliver)}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(links.SERVICE, handlers),))

@@ -17,7 +17,7 @@ def test_who_is_told_to_stop_stops_also_when_a_letter_comes_at_that_moment(ticks
         waiting = asyncio.create_task(mailbox.wait(here.is_set, 60.0))
         await asyncio.sleep(0.01)
         here.set()
-        await mailbox.nudge()
+        await mailbox.notify()
         for _ in range(ticks):
             await asyncio.sleep(0)
         told = waiting.cancel()

@@ -287,7 +287,7 @@ def test_an_acknowledgement_of_what_was_never_sent_is_refused_and_changes_nothin
     assert out.parcel() is not None
 
 
-class Weather(NamedTuple):
+class Faults(NamedTuple):
     """How a network treats what is sent."""
 
     lost: float = 0.3
@@ -296,7 +296,7 @@ class Weather(NamedTuple):
     late: float = 0.2
 
 
-def push_sum(exact: bool, dtype: torch.dtype, rounds: int, weather: Weather = Weather()) -> tuple[Any, Any, float]:
+def push_sum(exact: bool, dtype: torch.dtype, rounds: int, faults: Faults = Faults()) -> tuple[Any, Any, float]:
     """Peers that only talk: their vectors at the start, at the end, and how much of the weight is missing."""
     rng = np.random.default_rng(7)
     start = torch.from_numpy(rng.normal(size=(PEERS, SIZE)))
@@ -311,8 +311,8 @@ def push_sum(exact: bool, dtype: torch.dtype, rounds: int, weather: Weather = We
                 edge = out[i, j] if exact else OutEdge()
                 edge.add(step, {"mass": kept[i]})
                 parcel = sent(edge)
-                for _ in range((rng.random() > weather.lost) + (rng.random() < weather.doubled)):
-                    delay = int(rng.integers(1, 6)) if rng.random() < weather.late else 0
+                for _ in range((rng.random() > faults.lost) + (rng.random() < faults.doubled)):
+                    delay = int(rng.integers(1, 6)) if rng.random() < faults.late else 0
                     post.append((step + delay, i, j, parcel))
         due = [entry for entry in post if entry[0] <= step]
         post = [entry for entry in post if entry[0] > step]
@@ -321,7 +321,7 @@ def push_sum(exact: bool, dtype: torch.dtype, rounds: int, weather: Weather = We
             new = into[i, j].take(parcel) if exact else parcel.total
             if new is not None:
                 kept[j] = kept[j] + new["mass"]
-            if exact and rng.random() > weather.lost_answers:
+            if exact and rng.random() > faults.lost_answers:
                 out[i, j].acknowledged(into[i, j].through)
         held = [{"mass": mass} for mass in kept]
     total = torch.stack([message["mass"].double() for message in held]).sum(0)

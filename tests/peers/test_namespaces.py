@@ -43,7 +43,7 @@ class Cables:
     def __init__(self) -> None:
         self._prefix = f"gossamer-{secrets.token_hex(4)}"
         self._made: list[str] = []
-        self.weather = ""
+        self.faults = ""
 
     def build(self) -> None:
         hub = self._namespace("hub")
@@ -68,14 +68,14 @@ class Cables:
         for number in range(PEERS):
             put = ["-n", self.name(str(number)), "qdisc", "add", "dev", "eth0"]
             if ip(*put, *netem, tool="tc").returncode == 0:
-                self.weather = "netem: loss and delay"
+                self.faults = "netem: loss and delay"
                 continue
             # What a narrow line holds back comes late.
             self._do(*put, *narrow, tool="tc")
             self._do(*put, "clsact", tool="tc")
             self._do("-n", self.name(str(number)), "filter", "add", "dev", "eth0", "egress", "bpf", "da", "bytecode",
                      LOSES, tool="tc")  # fmt: skip
-            self.weather = "no netem in this kernel: loss by a filter, delay by a narrow line"
+            self.faults = "no netem in this kernel: loss by a filter, delay by a narrow line"
 
     def sent_again(self) -> int:
         """Packets that TCP sent again, of all peers."""
@@ -172,7 +172,7 @@ def test_a_network_that_loses_packets_and_falls_apart_learns_as_well(
     processes += [Inside(kit, cables.name(str(number))) for number, kit in enumerate(kits)]
     for process in processes:
         process.wait_for_round(5)
-    assert cables.sent_again() > 0, f"packets are lost: {cables.weather}"
+    assert cables.sent_again() > 0, f"packets are lost: {cables.faults}"
     cables.pull()
     for process, before in [(process, process.rounds()) for process in processes]:
         process.wait_for_round(before + ROUNDS_APART)  # each part goes on alone
@@ -183,7 +183,7 @@ def test_a_network_that_loses_packets_and_falls_apart_learns_as_well(
         assert code == 0, said
     assert max(during) < described.rounds, "it was over before the cable was back"
     reached = sum(map(last_accuracy, kits)) / PEERS
-    assert reached == pytest.approx(accuracy_without_loss(described), abs=0.01), cables.weather
+    assert reached == pytest.approx(accuracy_without_loss(described), abs=0.01), cables.faults
     if method == "dfedavg":
         heard = [[len(line["heard"]) for line in trace if "heard" in line] for trace in traces_of(kits)]
         assert min(map(min, heard)) < 2, "on a ring: something was missing"

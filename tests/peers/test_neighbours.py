@@ -24,19 +24,19 @@ def heard(peer: Peer, before: Callable[[], None], meanwhile: Callable[[set[int]]
 
     async def wait() -> list[int]:
         here: set[int] = set()
-        talking = asyncio.create_task(peer.neighbours.talk())
+        running = asyncio.create_task(peer.neighbours.run())
         await asyncio.sleep(0)
         before()
         waiting = asyncio.create_task(peer.neighbours.wait_for([1, 2], here.__contains__, 0))
         await asyncio.sleep(0.1)
         assert not waiting.done()
         meanwhile(here)
-        await peer.mailbox.nudge()
+        await peer.mailbox.notify()
         try:
             return await asyncio.wait_for(waiting, 5)
         finally:
-            talking.cancel()
-            await asyncio.gather(talking, return_exceptions=True)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
 
     return asyncio.run(wait())
 
@@ -55,10 +55,10 @@ def test_who_is_rounds_ahead_is_not_waited_for(peer: Peer) -> None:
     """What it said in this round is gone, and it waits for this peer itself. One round ahead, it says it again."""
 
     def one_ahead() -> None:
-        peer.now.heard_of(1, 1)
+        peer.progress.note_round(1, 1)
 
     def two_ahead(here: set[int]) -> None:
-        peer.now.heard_of(1, 2)
+        peer.progress.note_round(1, 2)
         here.add(2)
 
     assert heard(peer, one_ahead, two_ahead) == [2]
@@ -68,11 +68,11 @@ def test_a_silent_neighbour_is_looked_for(tmp_path: Path) -> None:
     """On a directed graph a peer may send nothing to those it hears: it would take them for being there."""
     described = Experiment(method="sgp", clients=4, model="softmax", graph="exponential")
     peer = make_peers(make_kits(tmp_path, described, late="reweigh", patience=0.1)[:1])[0]
-    _, hears, tells = peer.plan.at(0)
-    (only_heard,) = set(hears) - set(tells)
+    _, senders, receivers = peer.schedule.at(0)
+    (only_heard,) = set(senders) - set(receivers)
 
     async def wait() -> bool:
-        talking = asyncio.create_task(peer.neighbours.talk())
+        running = asyncio.create_task(peer.neighbours.run())
         await asyncio.sleep(0)
         link = peer.neighbours.links[only_heard]
         assert link.reachable
@@ -80,8 +80,8 @@ def test_a_silent_neighbour_is_looked_for(tmp_path: Path) -> None:
         async with asyncio.timeout(20):
             while link.reachable:
                 await asyncio.sleep(0.01)
-        talking.cancel()
-        await asyncio.gather(talking, return_exceptions=True)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
         return peer.neighbours._is_alive(only_heard)
 
     assert not asyncio.run(wait())
@@ -93,14 +93,14 @@ def test_a_long_absence_is_two_lines_of_the_log(tmp_path: Path) -> None:
     here: set[int] = set()
 
     async def wait() -> None:
-        talking = asyncio.create_task(peer.neighbours.talk())
+        running = asyncio.create_task(peer.neighbours.run())
         await asyncio.sleep(0)
         for step in range(4):
             await peer.neighbours.wait_for([1], here.__contains__, step)
         here.add(1)
         await peer.neighbours.wait_for([1], here.__contains__, 4)
-        talking.cancel()
-        await asyncio.gather(talking, return_exceptions=True)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
     asyncio.run(wait())
     lines = [json.loads(line) for line in (peer.folder / "log.jsonl").read_text().splitlines()]
@@ -115,14 +115,14 @@ def test_who_comes_back_when_the_others_have_finished(method: str, goes_on_with:
     peer = make_peers(make_kits(tmp_path, described, late="reweigh")[:1])[0]
 
     async def come_back() -> None:
-        talking = asyncio.create_task(peer.neighbours.talk())
+        running = asyncio.create_task(peer.neighbours.run())
         await asyncio.sleep(0)
         for j, link in peer.neighbours.links.items():
             link.finished = True
-            peer.now.heard_of(j, 10)
+            peer.progress.note_round(j, 10)
         peer._catch_up()
-        talking.cancel()
-        await asyncio.gather(talking, return_exceptions=True)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
     asyncio.run(come_back())
-    assert peer.now.done == goes_on_with
+    assert peer.progress.done == goes_on_with

@@ -11,7 +11,7 @@ import torch
 from gossamer import Experiment, simulate
 from gossamer.experiment.preparation import prepare
 from gossamer.peers.replay import replay
-from gossamer.peers.wire.weather import Weather
+from gossamer.peers.wire.faults import Faults
 from networks import Process, make_kits, make_peers, replayed, run_together, state_of, traces_of
 
 PEERS = 5
@@ -55,16 +55,16 @@ def test_who_waits_loses_nothing(method: str, tmp_path: Path) -> None:
     """Lost requests are sent again, doubled ones count once: the numbers are those of a perfect network."""
     described = experiment(method, rounds=3)
     kits = make_kits(tmp_path, described, late="reweigh" if method == "dfedadmm-sam" else "wait")  # duals wait anyway
-    weathers = {number: Weather(lose_receipts=0.1, seed=number, **BAD) for number in range(PEERS)}
-    vectors = run_together(make_peers(kits, weathers))
+    faults = {number: Faults(lose_receipts=0.1, seed=number, **BAD) for number in range(PEERS)}
+    vectors = run_together(make_peers(kits, faults))
     torch.testing.assert_close(vectors, simulate(described, workers=1).vectors, rtol=0, atol=1e-10)
 
 
 def test_who_does_not_wait_is_replayed_from_the_trace(tmp_path: Path) -> None:
     described = experiment("dfedavg", rounds=8)
     kits = make_kits(tmp_path, described, late="reweigh", patience=0.7)
-    weathers = {number: Weather(for_good=True, seed=number, **BAD) for number in range(PEERS)}
-    vectors = run_together(make_peers(kits, weathers))
+    faults = {number: Faults(for_good=True, seed=number, **BAD) for number in range(PEERS)}
+    vectors = run_together(make_peers(kits, faults))
     torch.testing.assert_close(vectors, replayed(described, kits), rtol=0, atol=1e-10)
     heard = [len(line["heard"]) for trace in traces_of(kits) for line in trace if "heard" in line]
     assert min(heard) < 2  # on a ring: something was really missing
@@ -89,8 +89,8 @@ def test_who_keeps_what_a_missing_message_would_spoil_waits_whatever_the_policy(
 def test_pushed_mass_is_conserved_and_replayed(method: str, tmp_path: Path) -> None:
     described = experiment(method, rounds=8)
     kits = make_kits(tmp_path, described, late="reweigh", patience=0.7)
-    weathers = {n: Weather(lose=0.3, lose_receipts=0.15, double=0.1, delay=0.1, seed=n) for n in range(PEERS)}
-    peers = make_peers(kits, weathers)
+    faults = {n: Faults(lose=0.3, lose_receipts=0.15, double=0.1, delay=0.1, seed=n) for n in range(PEERS)}
+    peers = make_peers(kits, faults)
     vectors = run_together(peers)
     torch.testing.assert_close(vectors, replayed(described, kits), rtol=0, atol=1e-10)
     assert float(total_mass(peers)["weight"]) == pytest.approx(PEERS, rel=1e-12)
@@ -101,7 +101,7 @@ ARRIVING = {"x": "arriving", "weight": "arriving_weight"}
 
 def total_mass(peers: list[Any]) -> dict[str, torch.Tensor]:
     """What the peers hold, what lies in their mailboxes, and what is owed to them."""
-    from gossamer.peers.edges import parcel_of
+    from gossamer.peers.ledger import parcel_of
     from gossamer.peers.mass import InEdge
     from gossamer.peers.wire import wire_pb2 as wire
 
@@ -112,10 +112,10 @@ def total_mass(peers: list[Any]) -> dict[str, torch.Tensor]:
     for receiver in peers:
         for sender in peers:
             edge = InEdge(torch.float64)
-            edge.load(*receiver.edges.into(sender.number).state())
+            edge.load(*receiver.ledger.in_edge(sender.number).state())
             steps = receiver.mailbox.steps(wire.MASS, sender.number)
             parcels = [parcel_of(receiver.mailbox.letter(wire.MASS, sender.number, step)) for step in steps]
-            owed = sender.edges.out_to(receiver.number).parcel()
+            owed = sender.ledger.out_edge(receiver.number).parcel()
             for parcel in [*parcels, *([owed] if owed else [])]:
                 for name, value in (edge.take(parcel) or {}).items():
                     total[name] = total[name] + value
@@ -151,11 +151,11 @@ def test_a_bad_network_and_a_killed_peer_are_replayed(
     """20 % lost, 5 % doubled, random delays, and one peer killed with SIGKILL and started again."""
     described = experiment(method, rounds=8)
     kits = make_kits(tmp_path, described, **exchange)
-    weather = "lose=0.2,double=0.05,delay=0.1"
-    processes += [Process(kit, "--weather", f"{weather},seed={number}") for number, kit in enumerate(kits)]
+    faults = "lose=0.2,double=0.05,delay=0.1"
+    processes += [Process(kit, "--faults", f"{faults},seed={number}") for number, kit in enumerate(kits)]
     processes[2].wait_for_round(3)
     processes[2].kill()
-    processes[2] = Process(kits[2], "--weather", f"{weather},seed=7")
+    processes[2] = Process(kits[2], "--faults", f"{faults},seed=7")
     finish(processes)
     vectors = torch.stack([model_of(described, kit) for kit in kits])
     torch.testing.assert_close(vectors, replayed(described, kits), rtol=0, atol=1e-10)

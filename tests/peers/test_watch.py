@@ -19,7 +19,7 @@ from gossamer.peers.identity.kit import open_kit
 from gossamer.peers.neighbours import Neighbours
 from gossamer.peers.peer import Peer
 from gossamer.peers.tools import check, metrics, watch
-from gossamer.peers.tools.watch import Seen, Watcher, follow
+from gossamer.peers.tools.watch import NetworkWatcher, Seen, follow
 from gossamer.terminal import console
 from gossamer.terminal.network_view import network_table, progress_line
 from networks import SECONDS, free_ports, make_kits, make_peers
@@ -91,7 +91,7 @@ def test_who_cannot_be_asked_is_shown_with_the_reason(tmp_path: Path) -> None:
     stranger = socket.create_server(("127.0.0.1", open_kit(kits[3]).member.port))
 
     async def look() -> list[Seen]:
-        watcher = Watcher(open_kit(kits[0]), patience=1.0)
+        watcher = NetworkWatcher(open_kit(kits[0]), patience=1.0)
         try:
             # On a slow machine one of them may miss the time for an answer now and then.
             while not all(seen.away and seen.problem is None for seen in watcher.seen[1:3]):
@@ -126,10 +126,10 @@ def test_check_asks_what_a_peer_runs(tmp_path: Path) -> None:
 
     assert problems() == [None, None, "refused: nobody listens there"]
     peers = make_peers(kits[1:2])
-    peers[0].now.network = "another"
+    peers[0].progress.network = "another"
     assert str(problems()[1]).startswith("runs another experiment (another, here ")
     peers = make_peers(kits[1:2])
-    peers[0].now.version = "9.9"
+    peers[0].progress.version = "9.9"
     assert "runs version 9.9 of Gossamer" in str(problems()[1])
 
 
@@ -177,7 +177,7 @@ def test_numbers_for_prometheus(tmp_path: Path) -> None:
 
     async def work() -> str:
         async with await metrics.serve(("127.0.0.1", port), peers[0].status):
-            while not all(peer.now.finished for peer in peers):
+            while not all(peer.progress.finished for peer in peers):
                 await get(port)
                 await asyncio.sleep(0.05)
             assert "404" in await get(port, b"GET /secrets HTTP/1.1\r\n\r\n")

@@ -57,10 +57,10 @@ def demo(
         check_free(out)
     roster = demo_roster(experiment, late)
     rehearse(experiment)
-    weather = ",".join(f"{key}={n}" for key, n in (("lose", lose), ("double", double), ("delay", delay)) if n)
+    faults = ",".join(f"{key}={n}" for key, n in (("lose", lose), ("double", double), ("delay", delay)) if n)
     folder = out or Path(tempfile.mkdtemp(prefix="gossamer-demo-"))
     title = demo_title(experiment, lose, double, delay)
-    running = Demo(folder, roster, weather, kill)
+    running = Demo(folder, roster, faults, kill)
     try:
         with Screen(title, console.err, notes=running.notes) as screen:
             ends = asyncio.run(running.run(screen.show, screen.say))

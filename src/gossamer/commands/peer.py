@@ -21,7 +21,7 @@ def peer(
     data_dir: Annotated[
         Path | None, typer.Option("--data-dir", envvar="GOSSAMER_DATA", help="Where data sets are.")
     ] = None,
-    weather: Annotated[
+    faults: Annotated[
         str | None,
         typer.Option(metavar="KEY=N,...", help="Rehearse on a bad network, e.g. lose=0.2,double=0.05,delay=0.5."),
     ] = None,
@@ -32,9 +32,9 @@ def peer(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors.")] = False,
 ) -> None:
     """Run one peer of a network, here, on its own samples. Started again, it goes on where it was."""
-    from gossamer.peers.process import Stopped, leave, run_peer
     from gossamer.peers.tools.metrics import as_address
-    from gossamer.peers.wire.weather import as_weather
+    from gossamer.peers.tools.process import Stopped, leave, run_peer
+    from gossamer.peers.wire.faults import parse_faults
     from gossamer.terminal.peer_view import peer_line
 
     metrics = as_address(metrics_port) if metrics_port is not None else None
@@ -45,11 +45,11 @@ def peer(
 
     try:
         ended = run_peer(
-            kit, data=data, data_dir=data_dir, out=out, weather=as_weather(weather), watch=watch, metrics=metrics
+            kit, data=data, data_dir=data_dir, out=out, faults=parse_faults(faults), watch=watch, metrics=metrics
         )
     except Stopped as stop:
         options = {
-            "--data": data, "--out": out, "--data-dir": data_dir, "--weather": weather, "--metrics-port": metrics_port,
+            "--data": data, "--out": out, "--data-dir": data_dir, "--faults": faults, "--metrics-port": metrics_port,
         }  # fmt: skip
         given = [word for option, value in options.items() if value is not None for word in (option, str(value))]
         console.say_go_on(stop.round, shlex.join(["gossamer", "peer", str(kit), *given]))

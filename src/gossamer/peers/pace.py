@@ -1,31 +1,33 @@
-"""How long to wait for a neighbour: as long as it usually takes, and some more.
+"""How long to wait for a neighbour's message.
 
-A running mean of how late its messages are, plus four times how much that varies (as TCP judges a silent line). Before
-anything is known, and at most, the network's `patience`. A neighbour that stays silent is given more time once or
-twice; one that cannot even be reached is then no longer waited for, until it is heard from again.
+The limit is a running mean of how late its messages are, plus four times their mean deviation (as TCP computes its
+retransmission timeout). It is the network's `patience` at most, and as long as nothing is known. It doubles after each
+missed message. A neighbour that is also unreachable is no longer waited for after `AWAY_AFTER` missed messages, until
+it is heard from again.
 """
 
 MEAN_GAIN, DEVIATION_GAIN = 1 / 8, 1 / 4
-#: A message is given so many seconds at least: machines pause now and then.
+#: The shortest limit in seconds: machines pause now and then.
 LEAST = 1.0
-#: Rounds without a word after which an unreachable neighbour is not waited for.
+#: Missed messages in a row after which an unreachable neighbour is not waited for.
 AWAY_AFTER = 2
 
 
 class Pace:
-    """What one neighbour's lateness has been."""
+    """The statistics of one neighbour's lateness."""
 
     def __init__(self, patience: float) -> None:
         self.patience = patience
+        #: Messages in a row that were waited for in vain.
         self.missed = 0
         self._met = False
         self._mean: float | None = None
         self._deviation = 0.0
 
     def heard(self, seconds: float) -> None:
-        """Its message came so long after it was first wanted (0: it was there already)."""
+        """Record a message that came so many seconds after it was first needed; 0 if it was there already."""
         self.missed = 0
-        if not self._met:  # how late it started says nothing about how late it will be
+        if not self._met:  # the first message is late because the peer started late
             self._met = True
             return
         if self._mean is None:
@@ -35,11 +37,11 @@ class Pace:
         self._mean += MEAN_GAIN * (seconds - self._mean)
 
     def silent(self) -> None:
-        """It was waited for in vain."""
+        """Record a message that did not come."""
         self.missed += 1
 
     def limit(self, reachable: bool) -> float:
-        """Seconds to wait for it now."""
+        """Seconds to wait for the next message."""
         if self.missed >= AWAY_AFTER and not reachable:
             return 0.0
         if self._mean is None:

@@ -21,7 +21,7 @@ from gossamer.methods import Message, Operator, arrived, gossip_steps
 from gossamer.peers.identity.kit import NETWORK, KitError, kits_in
 from gossamer.peers.identity.roster import EXPERIMENT_DATA, Roster, load_kit_roster
 from gossamer.peers.mass import given
-from gossamer.peers.store.journal import Journal, under
+from gossamer.peers.store.journal import Journal, with_prefix
 from gossamer.runs.folder import EXPERIMENT, FINAL, RunFolder, read_lines
 from gossamer.system.threads import on_threads
 from gossamer.training.steps import Training
@@ -55,7 +55,7 @@ def replay(training: Training, traces: Sequence[Sequence[Line]], drift: dict[int
         raise GossamerError(f"{len(traces)} traces for {peers} peers: every peer's is needed")
     post = Post(traces)
     means = Means(peers)
-    replayed = [Replayed(number, training, lines, post, means) for number, lines in enumerate(traces)]
+    replayed = [ReplayedPeer(number, training, lines, post, means) for number, lines in enumerate(traces)]
     lives = {peer.client.number: peer.live() for peer in replayed}
     needs: dict[int, Need] = {}
     while lives:
@@ -140,7 +140,7 @@ class Post:
         return together(due)
 
 
-class Replayed:
+class ReplayedPeer:
     """One peer that follows its trace."""
 
     def __init__(self, number: int, training: Training, lines: Sequence[Line], post: Post, means: Means) -> None:
@@ -362,7 +362,7 @@ def _read(run: Path, roster: Roster) -> tuple[list[dict[str, Any]], dict[str, Te
             f"{run}: is not whole: trace.jsonl or the last of checkpoints/ is missing, cut short or damaged. Copy the "
             "run anew"
         ) from None
-    return journal.lines, under("state/", last[1])
+    return journal.lines, with_prefix("state/", last[1])
 
 
 def _difference(training: Training, replayed: Tensor, run: Path, state: Mapping[str, Tensor]) -> float:

@@ -1,36 +1,37 @@
-"""The list of revoked certificates in a kit, read again whenever it changes: a running peer need not be restarted."""
+"""The list of revoked certificates in a kit, reloaded when it changes: a running peer need not be restarted."""
+
+from collections.abc import Callable
 
 from cryptography import x509
 
 from gossamer.peers.identity.certificates import CRL, CertificateError, read_certificate, read_crl
 from gossamer.peers.identity.kit import Kit
-from gossamer.peers.report import Log
 
 
 class Revoked:
-    """The serial numbers on the list. One that cannot be read, or is older than the last, changes nothing."""
+    """The serial numbers on the list. A list that cannot be read, or is older than the last one, is ignored."""
 
-    def __init__(self, kit: Kit, log: Log) -> None:
+    def __init__(self, kit: Kit, log: Callable[..., None]) -> None:
         self._path, self._log = kit.folder / CRL, log
         self._authority = read_certificate(kit.authority, "authority")
         self._list = read_crl(kit.crl, self._authority)
-        self._looked_at = kit.crl
+        self._last_read = kit.crl
         self._changed = 0
 
     def __contains__(self, serial: int) -> bool:
-        self._look()
+        self._reload()
         return self._list.get_revoked_certificate_by_serial_number(serial) is not None
 
-    def _look(self) -> None:
+    def _reload(self) -> None:
         try:
             if (changed := self._path.stat().st_mtime_ns) == self._changed:
                 return
             self._changed, found = changed, self._path.read_bytes()
-        except OSError:  # it is being replaced, or gone: what was known still holds
+        except OSError:  # being replaced, or gone: the last list still holds
             return
-        if found == self._looked_at:
+        if found == self._last_read:
             return
-        self._looked_at = found
+        self._last_read = found
         try:
             newer = read_crl(found, self._authority, str(self._path))
         except CertificateError as error:

@@ -1,7 +1,7 @@
-"""What a peer has done, on disk: the trace of what it mixed, and its state after the last whole round.
+"""A peer's history on disk: the trace of the letters it mixed, and its state after the last complete round.
 
-The trace is written before what follows from it is told to anybody. So a peer that is killed in the middle of a round
-does that round again from the same state with the same letters, and says the same things.
+A line of the trace is written before anything that depends on it is sent. So a peer that is killed in the middle of a
+round repeats it from the same state with the same letters, and sends the same messages.
 """
 
 import json
@@ -14,20 +14,21 @@ from torch import Tensor
 
 from gossamer.errors import GossamerError, RunFolderError
 from gossamer.peers.identity.kit import Kit
-from gossamer.peers.store.letters import Damaged
+from gossamer.peers.store.letters import DamagedFile
 from gossamer.runs.checkpoint import checkpoint_paths, drop_old, load_tensors, save_tensors
 from gossamer.runs.files import append_line, make_folder, write_text
 from gossamer.runs.folder import EXPERIMENT
 
-Line = dict[str, Any]
+#: What was mixed at a gossip step, or rounds that were skipped, or shares that were held back.
+TraceLine = dict[str, Any]
 
 
 class TwoProcesses(GossamerError):
-    """Another process speaks for this peer."""
+    """Two processes run with the same kit."""
 
 
 def take_folder(folder: Path, kit: Kit) -> FileLock:
-    """Make a peer's folder this process's own for as long as the lock is held."""
+    """Create and lock a peer's run folder."""
     make_folder(folder)
     lock = FileLock(folder / ".lock")
     try:
@@ -40,75 +41,75 @@ def take_folder(folder: Path, kit: Kit) -> FileLock:
     return lock
 
 
-def next_life(folder: Path) -> int:
-    """How often this peer has been started, this time included."""
-    path = folder / "lives"
+def next_process_number(folder: Path) -> int:
+    """The number of times that this peer has been started, including this one."""
+    path = folder / "starts"
     number = int(path.read_text()) + 1 if path.exists() else 1
     write_text(path, str(number))
     return number
 
 
-def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a checkpoint whose names begin like this, by the rest of their names."""
+def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names have this prefix, by the rest of their names."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 class Journal:
-    """The trace and the checkpoints of a peer, as they are in its folder; nothing is written before it is begun."""
+    """The trace and the checkpoints of a peer. Nothing is written before `begin`."""
 
     def __init__(self, folder: Path) -> None:
         self._trace = folder / "trace.jsonl"
         self._checkpoints = folder / "checkpoints"
         text = self._trace.read_text(encoding="utf-8") if self._trace.exists() else ""
-        #: Whether the trace ends with a whole line: a kill may cut the last one short, which then does not count.
+        #: Whether the trace ends with a complete line. A kill may cut the last line short; it is then ignored.
         self.whole = text.endswith("\n") or not text
-        self.lines: list[Line] = [self._read(number, line) for number, line in enumerate(text.split("\n")[:-1], 1)]
+        self.lines: list[TraceLine] = [self._read(number, line) for number, line in enumerate(text.split("\n")[:-1], 1)]
         self._mixed = {line["step"]: line for line in self.lines if "step" in line}
-        #: Where the peer went on after an absence, by the round that it had come back to.
+        #: After an absence: the round to which the peer jumped, by the round before it.
         self.skips: dict[int, int] = dict(line["skip"] for line in self.lines if "skip" in line)
-        #: Whose share of the mass was held back, by the gossip step.
+        #: The receivers whose mass was held back, by gossip step.
         self.holds: dict[int, list[int]] = dict(line["hold"] for line in self.lines if "hold" in line)
 
-    def _read(self, number: int, line: str) -> Line:
+    def _read(self, number: int, line: str) -> TraceLine:
         try:
-            found: Line = json.loads(line)
+            found: TraceLine = json.loads(line)
         except ValueError:
-            raise Damaged(f"{self._trace}: line {number} is damaged") from None
+            raise DamagedFile(f"{self._trace}: line {number} is damaged") from None
         return found
 
     def begin(self) -> None:
-        """Make ready for writing."""
+        """Prepare for writing."""
         make_folder(self._checkpoints)
         if not self.whole:
             write_text(self._trace, "".join(json.dumps(line) + "\n" for line in self.lines))
 
-    def mixed(self, step: int) -> Line | None:
-        """What was mixed at a gossip step, if that was written down by an earlier process."""
+    def mixed(self, step: int) -> TraceLine | None:
+        """The line of a gossip step, if an earlier process has written it."""
         return self._mixed.get(step)
 
     @property
     def ends(self) -> int:
-        """The gossip step after the last that was written down."""
+        """The gossip step after the last one in the trace."""
         return max(self._mixed, default=-1) + 1
 
-    def write(self, line: Line) -> None:
+    def write(self, line: TraceLine) -> None:
         """Write a line of the trace."""
         append_line(self._trace, json.dumps(line))
         self.lines.append(line)
 
     def commit(self, round: int, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-        """Keep the state after `round` rounds."""
+        """Save the state after `round` rounds."""
         path = self._checkpoints / f"round-{round:06d}.safetensors"
         save_tensors(path, dict(tensors), {"round": str(round), "about": json.dumps(about)})
         drop_old(self._checkpoints)
 
     def last(self, digest: str) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
-        """The newest state: its round, its tensors and what is said about them."""
-        for path, *_ in checkpoint_paths(self._checkpoints)[:1]:  # an older one is of no use: letters are gone
+        """The newest state: its round, its tensors and the other values of its `commit`."""
+        for path, *_ in checkpoint_paths(self._checkpoints)[:1]:  # an older one is of no use: its letters are gone
             try:
                 about, tensors = load_tensors(path)
             except RunFolderError as error:
-                raise Damaged(str(error)) from None
+                raise DamagedFile(str(error)) from None
             said = json.loads(about["about"])
             if said["network"] != digest:
                 raise RunFolderError(

@@ -1,8 +1,7 @@
 """A letter as a file: its header, then the bytes of its tensors.
 
-What is to be sent lies in the outbox before it is sent, and what is received lies in the inbox before it is
-acknowledged: a peer that is killed finds both again. Tensors are read where they lie, so that a large letter takes no
-memory of its own.
+Letters lie in the outbox before they are sent, and in the inbox before they are acknowledged: a peer that is killed
+finds both again. Tensors are mapped from the file, so that a large letter takes no memory of its own.
 """
 
 import hashlib
@@ -20,10 +19,10 @@ from gossamer.methods import Message
 from gossamer.peers.wire import wire_pb2 as wire
 from gossamer.runs.files import cannot_write
 
-#: Bytes of a letter that travel in one piece.
+#: Bytes of a letter that are sent in one piece.
 CHUNK = 1 << 19
 DIGEST_BYTES = 32
-#: Tensors start at a multiple of so many bytes, to be read in place.
+#: The tensors start at a multiple of so many bytes, so that they can be mapped.
 ALIGNED = 64
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
@@ -31,12 +30,12 @@ DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (
 )}  # fmt: skip
 
 
-class Damaged(ValueError):
-    """A file is not as it was written."""
+class DamagedFile(ValueError):
+    """A letter, a line of a trace or a checkpoint is not as it was written."""
 
 
 def describe(message: Message) -> list[wire.Tensor]:
-    """The tensors of a message, by name, type and shape, in the order in which their bytes follow each other."""
+    """Name, type and shape of a message's tensors, in the order of their bytes."""
     return [
         wire.Tensor(name=name, dtype=str(value.dtype).removeprefix("torch."), shape=list(value.shape))
         for name, value in sorted(message.items())
@@ -44,18 +43,18 @@ def describe(message: Message) -> list[wire.Tensor]:
 
 
 def size_of(tensors: list[wire.Tensor]) -> int:
-    """Bytes that tensors of this description take."""
+    """Bytes of the tensors of this description."""
     return sum(DTYPES[each.dtype].itemsize * torch.Size(each.shape).numel() for each in tensors)
 
 
 def write(path: Path, header: wire.Header, message: Message, sync: bool = False) -> None:
-    """Write a letter; fills in the header's description of the tensors."""
+    """Write a letter, and fill in the fields of its header that describe the tensors."""
     described = describe(message)
     del header.tensors[:]
     header.tensors.extend(described)
     header.bytes = size_of(described)
     pieces = [_bytes_of(value) for _, value in sorted(message.items())]
-    hashed = hashlib.sha256()  # processors have instructions for this one: half the time of BLAKE2
+    hashed = hashlib.sha256()  # supported by processor instructions: half the time of BLAKE2
     for piece in pieces:
         hashed.update(piece)
     header.digest = hashed.digest()
@@ -66,11 +65,11 @@ def write(path: Path, header: wire.Header, message: Message, sync: bool = False)
 
 
 class Draft:
-    """A letter that is being written; until it is kept, nobody finds it."""
+    """A letter that is being written, under another name until `keep`; otherwise deleted."""
 
     def __init__(self, path: Path, header: wire.Header) -> None:
         self._path = path
-        #: Where it lies until then.
+        #: Its file until then.
         self.aside = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
         self._file: BinaryIO | None = None
         self._header = header
@@ -93,14 +92,14 @@ class Draft:
             self.aside.unlink()
 
     def add(self, piece: bytes | memoryview) -> None:
-        """The next bytes."""
+        """Write the next bytes."""
         try:
             self._write(piece)
         except OSError as error:
             raise cannot_write(self._path, error) from error
 
     def keep(self, sync: bool = False) -> None:
-        """The letter is whole: put it in its place."""
+        """Give the complete letter its name."""
         assert self._file is not None
         try:
             if sync:
@@ -129,14 +128,14 @@ class Letter:
             described = size_of(list(self.header.tensors))
             whole = self._start + self.header.bytes == len(self._bytes) and described == self.header.bytes
         except (OSError, ValueError, KeyError, DecodeError) as error:
-            raise Damaged(f"{path}: {error}") from error
+            raise DamagedFile(f"{path}: {error}") from error
         if not whole:
-            raise Damaged(f"{path}: is cut short")
+            raise DamagedFile(f"{path}: is cut short")
         self.path = path
 
     @property
     def message(self) -> Message:
-        """Its tensors, read where they lie."""
+        """Its tensors, mapped from the file."""
         found, at = {}, self._start
         for each in self.header.tensors:
             dtype, shape = DTYPES[each.dtype], torch.Size(each.shape)
@@ -149,13 +148,13 @@ class Letter:
         return found
 
     def chunks(self) -> Iterator[bytes]:
-        """The bytes of the tensors, in pieces that travel."""
+        """The bytes of the tensors, in pieces to be sent."""
         for start in range(self._start, len(self._bytes), CHUNK):
             yield self._bytes[start : start + CHUNK]
-            self.put_down()
+            self.release_memory()
 
-    def put_down(self) -> None:
-        """Let what was read of it leave the memory of this process; what is looked at again is read again."""
+    def release_memory(self) -> None:
+        """Release the memory of the parts that were read; they are read from disk again when needed."""
         if hasattr(self._bytes, "madvise"):
             self._bytes.madvise(mmap.MADV_DONTNEED)
 

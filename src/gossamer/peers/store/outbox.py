@@ -1,6 +1,6 @@
-"""What a peer has to send, on disk before it is sent: a process that is killed finds it again.
+"""Letters to send, on disk before they are sent: a process that is killed finds them again.
 
-The letter of a gossip step is one file for all who get it; of mass there is one file for each receiver, the sum of all
+The letter of a gossip step is one file for all receivers. Mass has one file for each receiver: the sum of all shares
 that it may not have yet.
 """
 
@@ -16,18 +16,18 @@ from gossamer.runs.files import make_folder
 
 
 class Outbox:
-    """The outbox of a peer. `sync`: what is written survives a power cut."""
+    """The outbox of a peer. `sync`: files are flushed to disk, to survive a power cut."""
 
     def __init__(self, folder: Path, sync: bool) -> None:
         self._folder, self._sync = folder, sync
         make_folder(folder)
 
     async def write_letter(self, header: wire.Header, message: Message) -> Path:
-        """The letter of a gossip step."""
+        """Write the letter of a gossip step."""
         return await self._write(self._folder / f"{header.step}.letter", header, message)
 
     async def write_parcel(self, receiver: int, header: wire.Header, total: Message) -> Path:
-        """Mass for one receiver; takes the place of the parcel before it, which it contains."""
+        """Write the mass for one receiver; it replaces the parcel before it, which it contains."""
         return await self._write(self._folder / f"{receiver}.mass", header, total)
 
     async def _write(self, path: Path, header: wire.Header, message: Message) -> Path:
@@ -35,22 +35,22 @@ class Outbox:
         return path
 
     def letters(self) -> list[tuple[int, Path]]:
-        """Letters by their gossip step."""
+        """The letters, with their gossip steps in order."""
         return sorted((int(path.stem), path) for path in self._folder.glob("*.letter"))
 
     def parcels(self) -> Iterator[tuple[int, Path]]:
-        """Parcels by their receiver."""
+        """The parcels of mass, with their receivers."""
         return ((int(path.stem), path) for path in self._folder.glob("*.mass"))
 
     def sign(self, path: Path, process: wire.Process) -> None:
-        """Put this process's name on a letter of the process before it."""
+        """Replace the process in a letter that an earlier process wrote."""
         letter = Letter(path)
         if letter.header.process != process:
             letter.header.process.CopyFrom(process)
             letters.write(path, letter.header, letter.message, self._sync)
 
-    def forget(self, before: int, wanted: Collection[int]) -> None:
-        """Drop letters of steps before this one, but for those that are wanted still."""
+    def drop(self, before: int, keep: Collection[int]) -> None:
+        """Delete the letters of steps before this one, except those to keep."""
         for step, path in self.letters():
-            if step < before and step not in wanted:
+            if step < before and step not in keep:
                 path.unlink(missing_ok=True)

@@ -28,7 +28,7 @@ from gossamer.peers.identity.kit import Kit, KitError, is_kit, kits_in, open_kit
 from gossamer.peers.identity.roster import Member
 from gossamer.peers.wire import tls
 from gossamer.peers.wire import wire_pb2 as wire
-from gossamer.peers.wire.links import SERVICE, words_of
+from gossamer.peers.wire.links import SERVICE, describe_failure
 
 #: Seconds for each of: the connection, the handshake, the first word.
 PATIENCE = 5.0
@@ -88,7 +88,7 @@ def ask(kit: Kit, member: Member) -> Hello:
             # Of no network: this is no peer that greets, and nobody is to take it for one.
             answer: wire.Hello = greet(wire.Hello(version=version("gossamer")), timeout=PATIENCE)
         except grpc.RpcError as error:
-            raise GossamerError(f"it does not answer as a peer does ({words_of(error)})") from None
+            raise GossamerError(f"it does not answer as a peer does ({describe_failure(error)})") from None
     return Hello(answer.version, answer.network)
 
 

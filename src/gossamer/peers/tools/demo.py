@@ -21,7 +21,7 @@ from typing import Any
 from gossamer.errors import GossamerError
 from gossamer.peers.identity.kit import KitError, open_kit, write_kits
 from gossamer.peers.identity.roster import Exchange, Member, Roster
-from gossamer.peers.tools.watch import Seen, Watcher
+from gossamer.peers.tools.watch import NetworkWatcher, Seen
 from gossamer.runs.folder import RunFolder, read_lines
 from gossamer.system.orphans import PARENT
 
@@ -64,9 +64,9 @@ class Ended:
 class Demo:
     """The peers of one demo. `await demo.run(show)` runs them to their end and leaves no process behind."""
 
-    def __init__(self, folder: Path, roster: Roster, weather: str = "", kill: bool = False) -> None:
+    def __init__(self, folder: Path, roster: Roster, faults: str = "", kill: bool = False) -> None:
         self.kits, self.runs = folder / "kits", folder / "runs"
-        self.roster, self._weather = roster, weather
+        self.roster, self._faults = roster, faults
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         #: What there is to say of a peer besides what it says of itself.
         self.notes: dict[str, str] = dict.fromkeys(roster.names, "[dim]starting[/]")
@@ -81,7 +81,7 @@ class Demo:
         assert task is not None
         for number in ENDS:
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-        watcher = Watcher(open_kit(self.kits / self.roster.names[0]), patience=1.0)
+        watcher = NetworkWatcher(open_kit(self.kits / self.roster.names[0]), patience=1.0)
         try:
             for name in self.roster.names:
                 self._start(name)
@@ -103,8 +103,8 @@ class Demo:
     def _start(self, name: str) -> None:
         kit = self.kits / name
         command = [sys.executable, "-m", "gossamer", "peer", str(kit), "--out", str(self.runs / name), "-q"]
-        if self._weather:
-            command += ["--weather", f"{self._weather},seed={self.roster.number(name)}"]
+        if self._faults:
+            command += ["--faults", f"{self._faults},seed={self.roster.number(name)}"]
         with (kit / OUTPUT).open("ab") as output:
             self._processes[name] = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,

@@ -14,7 +14,7 @@ from gossamer.peers.identity.roster import Member
 from gossamer.peers.tools.check import probe
 from gossamer.peers.wire import tls
 from gossamer.peers.wire import wire_pb2 as wire
-from gossamer.peers.wire.links import NOBODY, SERVICE, words_of
+from gossamer.peers.wire.links import NOBODY, SERVICE, describe_failure
 
 #: Seconds that a peer has for its answer.
 PATIENCE = 3.0
@@ -62,7 +62,7 @@ class Seen:
         return {**self.status, **known, "finished": self.finished}
 
 
-class Watcher:
+class NetworkWatcher:
     """Asks all peers of a network; made and used in one event loop."""
 
     def __init__(self, kit: Kit, patience: float = PATIENCE) -> None:
@@ -114,7 +114,7 @@ class Watcher:
         """The reason in words: of the call itself, or of what is in the way of any call."""
         if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
             return f"no answer within {self._patience:g} s"
-        words = words_of(error)
+        words = describe_failure(error)
         if error.code() != grpc.StatusCode.UNAVAILABLE or words == NOBODY:
             return words
         last, reason = self._probed.get(member.name, (-PROBE_EVERY, ""))
@@ -127,7 +127,7 @@ class Watcher:
 
 async def snapshot(kit: Kit) -> list[Seen]:
     """Every peer of a kit's network, asked once."""
-    watcher = Watcher(kit)
+    watcher = NetworkWatcher(kit)
     try:
         return await watcher.look()
     finally:
@@ -136,7 +136,7 @@ async def snapshot(kit: Kit) -> list[Seen]:
 
 async def follow(kit: Kit, show: Callable[[list[Seen]], None]) -> None:
     """Show the network of a kit, again and again, until there is nothing more to see."""
-    watcher = Watcher(kit)
+    watcher = NetworkWatcher(kit)
     try:
         while not watcher.over:
             show(await watcher.look())

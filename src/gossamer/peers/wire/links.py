@@ -1,4 +1,4 @@
-"""The way out: for each neighbour a line of letters, sent in order, again and again until they are acknowledged."""
+"""The gRPC client of a peer: for each neighbour a queue of letters, each sent until it is acknowledged."""
 
 import asyncio
 import time
@@ -12,10 +12,10 @@ from google.protobuf.message import DecodeError
 
 from gossamer.peers.identity.kit import Kit
 from gossamer.peers.identity.roster import Member
-from gossamer.peers.store.letters import Damaged, Letter
+from gossamer.peers.store.letters import DamagedFile, Letter
 from gossamer.peers.wire import tls
 from gossamer.peers.wire import wire_pb2 as wire
-from gossamer.peers.wire.weather import Weather
+from gossamer.peers.wire.faults import Faults
 
 SERVICE = "gossamer.peers.Peer"
 #: Seconds between tries: the first, and the longest.
@@ -26,16 +26,16 @@ Message = TypeVar("Message", wire.Hello, wire.Piece, wire.Receipt, wire.Status)
 OnReceipt = Callable[["Link", int, int, wire.Receipt], Awaitable[None]]
 
 
-class Lost(Exception):
+class InjectedFault(Exception):
     """A request, or the answer to it, was lost on purpose."""
 
 
 class Unreadable(ValueError):
-    """Bytes that are no message of the expected kind."""
+    """Bytes that are not a message of the expected type."""
 
 
 def read(kind: type[Message], received: bytes) -> Message:
-    """A message from the wire."""
+    """Parse a message."""
     try:
         return kind.FromString(received)  # type: ignore[no-any-return]
     except DecodeError as error:
@@ -43,10 +43,10 @@ def read(kind: type[Message], received: bytes) -> Message:
 
 
 class Link:
-    """The line to one peer. `stubborn`: a letter that it refuses is offered again, because somebody waits for it."""
+    """The queue of letters to one peer. `resend_refused`: a refused letter is sent again, since a peer waits for it."""
 
     def __init__(
-        self, kit: Kit, number: int, on_receipt: OnReceipt, stubborn: bool, weather: Weather | None = None
+        self, kit: Kit, number: int, on_receipt: OnReceipt, resend_refused: bool, faults: Faults | None = None
     ) -> None:
         self.member: Member = kit.roster.members[number]
         self.number = number
@@ -54,26 +54,26 @@ class Link:
         self.failures = 0
         self.last_error = ""
         self.finished = False
+        #: Whether the peer refused the last letter: then it is not worth waiting for its acknowledgements.
         self.refuses = False
-        """Whether it refused the last letter: then nothing is gained by waiting for it to take more."""
         self._channel = tls.channel(kit, self.member)
-        # Answers are read here, not by the library: it prints those that it cannot read.
+        # Answers are parsed here and not by gRPC, which prints those that it cannot parse.
         calls = {"request_serializer": lambda message: message.SerializeToString()}
         self._greet = self._channel.unary_unary(f"/{SERVICE}/Greet", **calls)
         self._deliver = self._channel.stream_unary(f"/{SERVICE}/Deliver", **calls)
         self._on_receipt = on_receipt
-        self._weather = weather
+        self._faults = faults
         self._patience = kit.roster.exchange.patience
-        self._line: dict[tuple[int, int], Path] = {}  # (kind, step) -> letter, in the order of posting
-        self._more = asyncio.Event()
-        self._awake = asyncio.Event()
-        self._stubborn = stubborn
+        self._queue: dict[tuple[int, int], Path] = {}  # (kind, step) -> file, in the order of posting
+        self._posted = asyncio.Event()
+        self._woken = asyncio.Event()
+        self._stubborn = resend_refused
         self._down_since: float | None = None
 
     @property
     def waiting(self) -> list[tuple[int, int]]:
-        """Letters that are not acknowledged yet, by kind and step."""
-        return list(self._line)
+        """Kind and step of the letters that are not acknowledged yet."""
+        return list(self._queue)
 
     @property
     def reachable(self) -> bool:
@@ -85,31 +85,31 @@ class Link:
         return 0.0 if self._down_since is None else time.monotonic() - self._down_since
 
     def post(self, kind: int, step: int, path: Path) -> None:
-        """Put a letter into the line. A newer parcel of mass takes the place of an older one, which it contains."""
+        """Add a letter to the queue. A parcel of mass replaces an older one, which it contains."""
         if kind == wire.MASS:
-            for key in [key for key in self._line if key[0] == kind]:
-                del self._line[key]
-        self._line[kind, step] = path
-        self._more.set()
+            for key in [key for key in self._queue if key[0] == kind]:
+                del self._queue[key]
+        self._queue[kind, step] = path
+        self._posted.set()
 
     def drop(self, before: int) -> None:
-        """Give up letters of steps before this one; mass is never given up."""
-        for key in [key for key in self._line if key[0] == wire.LETTER and key[1] < before]:
-            del self._line[key]
+        """Remove letters of steps before this one; mass is never removed."""
+        for key in [key for key in self._queue if key[0] == wire.LETTER and key[1] < before]:
+            del self._queue[key]
 
     async def run(self) -> None:
-        """Send what is in the line, for as long as the peer runs."""
+        """Send the letters of the queue, for as long as the peer runs."""
         pause = FIRST_RETRY
         while True:
-            if not self._line:
-                self._more.clear()
-                await self._more.wait()
-            (kind, step), path = next(iter(self._line.items()), ((0, 0), Path()))
-            if not self._line:
+            if not self._queue:
+                self._posted.clear()
+                await self._posted.wait()
+            (kind, step), path = next(iter(self._queue.items()), ((0, 0), Path()))
+            if not self._queue:
                 continue
             try:
                 receipt = await self._send(kind, step, path)
-            except (grpc.aio.AioRpcError, grpc.RpcError, Lost, TimeoutError, Damaged, Unreadable) as error:
+            except (grpc.aio.AioRpcError, grpc.RpcError, InjectedFault, TimeoutError, DamagedFile, Unreadable) as error:
                 self._failed(error)
                 await self._rest(pause)
                 pause = min(2 * pause, LAST_RETRY)
@@ -124,22 +124,22 @@ class Link:
                 await self._on_receipt(self, kind, step, receipt)
                 await self._rest(LAST_RETRY)
                 continue
-            if self._line.get((kind, step)) == path:
-                del self._line[kind, step]
+            if self._queue.get((kind, step)) == path:
+                del self._queue[kind, step]
             await self._on_receipt(self, kind, step, receipt)
 
-    def hurry(self) -> None:
-        """The peer has been heard: do not rest before the next try."""
-        self._awake.set()
+    def wake(self) -> None:
+        """Try again at once: the peer has been heard."""
+        self._woken.set()
 
     async def _rest(self, seconds: float) -> None:
-        self._awake.clear()
+        self._woken.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._awake.wait()
+                await self._woken.wait()
 
     async def greet(self, hello: wire.Hello, seconds: float) -> wire.Hello:
-        """Ask who is there."""
+        """Exchange greetings."""
         try:
             answer = read(wire.Hello, await self._greet(hello, timeout=seconds))
         except (grpc.aio.AioRpcError, Unreadable) as error:
@@ -150,21 +150,21 @@ class Link:
         return answer
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         await self._channel.close(None)
 
     async def _send(self, kind: int, step: int, path: Path) -> wire.Receipt:
-        weather = self._weather
-        if weather is not None:
-            await asyncio.sleep(weather.holds_back())
-            if weather.loses(self.number, kind, step):
-                raise Lost("lost on purpose")
+        faults = self._faults
+        if faults is not None:
+            await asyncio.sleep(faults.draw_delay())
+            if faults.loses(self.number, kind, step):
+                raise InjectedFault("lost on purpose")
         receipt = await self._deliver_once(path)
-        if weather is not None:
-            if weather.doubles():
+        if faults is not None:
+            if faults.doubles():
                 receipt = await self._deliver_once(path)
-            if weather.loses_receipt():
-                raise Lost("receipt lost on purpose")
+            if faults.loses_receipt():
+                raise InjectedFault("receipt lost on purpose")
         return receipt
 
     async def _deliver_once(self, path: Path) -> wire.Receipt:
@@ -175,7 +175,7 @@ class Link:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            # The library cancels its own call when the time is over just as the last piece has left.
+            # gRPC cancels its own call if the deadline passes just after the last piece was sent.
             raise TimeoutError("no answer in time") from None
         receipt = read(wire.Receipt, answer)
         self.sent_bytes += letter.header.bytes
@@ -188,13 +188,13 @@ class Link:
 
     def _failed(self, error: Exception) -> None:
         self.failures += 1
-        if not isinstance(error, Lost):
+        if not isinstance(error, InjectedFault):
             self._down_since = self._down_since or time.monotonic()
-            self.last_error = words_of(error)
+            self.last_error = describe_failure(error)
 
 
-def words_of(error: Any) -> str:
-    """What went wrong with a call, in a few words."""
+def describe_failure(error: Any) -> str:
+    """A short description of a failed call."""
     with suppress(Exception):
         details = str(error.details())
         if "Connection refused" in details:

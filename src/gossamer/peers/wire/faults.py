@@ -1,4 +1,4 @@
-"""A bad network on purpose: messages lost, doubled and delayed, to rehearse a run and to test it."""
+"""Injected faults: messages lost, duplicated and delayed, to rehearse a run and to test it."""
 
 import random
 from dataclasses import dataclass, field
@@ -7,24 +7,24 @@ from gossamer.errors import GossamerError, did_you_mean
 
 
 @dataclass
-class Weather:
-    """How often what goes wrong, from 0 to 1; the same seed gives the same weather."""
+class Faults:
+    """The rate of each fault, from 0 to 1. The same seed gives the same faults."""
 
+    #: Requests that never arrive.
     lose: float = 0.0
-    """Requests that never arrive."""
+    #: Requests that arrive and whose acknowledgement is lost.
     lose_receipts: float = 0.0
-    """Requests that arrive, and whose acknowledgement does not."""
+    #: Requests that are sent twice.
     double: float = 0.0
-    """Requests that are sent twice."""
+    #: The longest delay of a request in seconds; drawn uniformly from zero on.
     delay: float = 0.0
-    """Seconds that a request is held back: between none and this."""
+    #: Whether a lost letter stays lost, however often it is sent again (mass is repaid by the next parcel).
     for_good: bool = False
-    """Whether a letter that is lost stays lost, however often it is sent again (mass is repaid by the next parcel)."""
     seed: int = 0
     _rng: random.Random = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._rng = random.Random(self.seed)  # weather, not secrets
+        self._rng = random.Random(self.seed)  # not for secrets
 
     def loses(self, *letter: int) -> bool:
         """Whether this request is lost."""
@@ -40,15 +40,15 @@ class Weather:
         """Whether this request is sent twice."""
         return self._rng.random() < self.double
 
-    def holds_back(self) -> float:
+    def draw_delay(self) -> float:
         """Seconds to wait before sending."""
         return self._rng.random() * self.delay
 
 
-def as_weather(text: str | None) -> Weather | None:
-    """The weather that a command asks for.
+def parse_faults(text: str | None) -> Faults | None:
+    """The faults in the text of `--faults`.
 
-    >>> as_weather("lose=0.2,delay=0.5").lose
+    >>> parse_faults("lose=0.2,delay=0.5").lose
     0.2
     """
     if not text:
@@ -58,11 +58,11 @@ def as_weather(text: str | None) -> Weather | None:
     for setting in text.split(","):
         key, _, value = setting.strip().partition("=")
         if key not in kinds:
-            raise GossamerError(f"--weather: unknown key '{key}': {did_you_mean(key, kinds)}")
+            raise GossamerError(f"--faults: unknown key '{key}': {did_you_mean(key, kinds)}")
         try:
             asked[key] = kinds[key](float(value))
         except ValueError:
-            raise GossamerError(f"--weather: {key}: should be a number (got '{value}')") from None
+            raise GossamerError(f"--faults: {key}: should be a number (got '{value}')") from None
         if asked[key] < 0 or (key not in ("delay", "seed") and asked[key] > 1):
-            raise GossamerError(f"--weather: {key}: should be from 0 to 1 (got {value})")
-    return Weather(**asked)  # type: ignore[arg-type]
+            raise GossamerError(f"--faults: {key}: should be from 0 to 1 (got {value})")
+    return Faults(**asked)  # type: ignore[arg-type]

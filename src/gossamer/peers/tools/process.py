@@ -13,7 +13,7 @@ from gossamer.peers.data import peer_training
 from gossamer.peers.identity.kit import open_kit
 from gossamer.peers.peer import Peer
 from gossamer.peers.tools.metrics import serve
-from gossamer.peers.wire.weather import Weather
+from gossamer.peers.wire.faults import Faults
 from gossamer.system.allocator import part_with, share_holes
 from gossamer.system.orphans import die_with_who_started_us
 
@@ -32,7 +32,7 @@ def run_peer(
     data: str | None = None,
     data_dir: Path | None = None,
     out: Path | None = None,
-    weather: Weather | None = None,
+    faults: Faults | None = None,
     watch: Callable[[dict[str, Any]], None] | None = None,
     started: Callable[[Peer], None] | None = None,
     metrics: tuple[str, int] | None = None,
@@ -44,7 +44,7 @@ def run_peer(
     kit = open_kit(kit_folder)
     training = peer_training(kit, data, data_dir)
     part_with(training.model.largest)
-    peer = Peer(kit, training, out or kit_folder / "run", weather, watch)
+    peer = Peer(kit, training, out or kit_folder / "run", faults, watch)
     if started is not None:
         started(peer)
 
@@ -60,8 +60,8 @@ def run_peer(
         if running.done():
             running.result()
             return
-        peer.report.log("stopped", round=peer.now.done)
-        raise Stopped(peer.now.done)
+        peer.report.log("stopped", round=peer.progress.done)
+        raise Stopped(peer.progress.done)
 
     asyncio.run(until_stopped())
     return peer

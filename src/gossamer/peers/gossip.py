@@ -1,0 +1,202 @@
+"""One gossip step of a peer: send, wait, write down, mix.
+
+The letters that are mixed are written to the trace before they are mixed. A process that is killed in between finds the
+line, and its successor mixes the same letters.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+
+from gossamer.engines.reference import Client, share_of
+from gossamer.methods import Message, Operator, arrived
+from gossamer.peers.ledger import MassLedger
+from gossamer.peers.losses import Losses
+from gossamer.peers.mass import given
+from gossamer.peers.message_format import MessageFormat
+from gossamer.peers.neighbours import Neighbours
+from gossamer.peers.progress import AHEAD, PeerProgress
+from gossamer.peers.schedule import GossipSchedule, StepRole
+from gossamer.peers.store.journal import Journal, TraceLine
+from gossamer.peers.store.letters import Letter
+from gossamer.peers.store.mailbox import Mailbox
+from gossamer.peers.store.outbox import Outbox
+from gossamer.peers.wire import wire_pb2 as wire
+from gossamer.system.allocator import give_back
+
+#: Below this push-sum weight a peer keeps its mass until it has received some: x / w stays well defined.
+LEAST_WEIGHT = 1e-6
+#: Above this weight (the average is one) a peer sends its mass even if it receives less than it should.
+ENOUGH_WEIGHT = 0.5
+
+
+@dataclass
+class Gossip:
+    """The gossip steps of one peer, on the parts that it is made of."""
+
+    client: Client
+    format: MessageFormat
+    schedule: GossipSchedule
+    progress: PeerProgress
+    losses: Losses
+    journal: Journal
+    outbox: Outbox
+    mailbox: Mailbox
+    ledger: MassLedger
+    neighbours: Neighbours
+    #: Whether no step is mixed before the letters of all neighbours are here.
+    waits: bool
+    #: Seconds to wait at most for recent losses.
+    patience: float
+    #: Runs a computation in the peer's computing thread.
+    compute: Callable[..., Awaitable[None]]
+
+    async def step(self, step: int, operators: dict[str, Operator]) -> None:
+        """Replace the client's message by what the gossip step makes of it."""
+        await self._keep_pace(step)
+        line = self.journal.mixed(step)  # written by an earlier process that was killed afterwards
+        losses = self._losses_to_choose_by(line)
+        role = self.schedule.at(step, losses)
+        if losses is not None:  # only a sender knows which receivers it chose: wait for nobody
+            role = role._replace(senders={})
+        message = self.client.letter(coded=step >= 0)
+        pushed = self.format.pushed if step >= 0 else []
+        sends_letters = not pushed or bool(self.format.mixed)
+        shares, kept = given(role.receivers, self._held_back(step, role.receivers)) if pushed else ({}, 0.0)
+        self.progress.doing = "sending"
+        if sends_letters:
+            letter = {name: message[name] for name in message if name not in pushed}
+            await self._send_letter(step, letter, role.receivers)
+        for receiver, share in shares.items():
+            await self._send_mass(step, pushed, receiver, share)
+        if line is None:
+            self.progress.doing = "waiting"
+            heard = await self.neighbours.wait_for([*role.senders], partial(self._is_here, step, sends_letters), step)
+            line = {"step": step}
+            line |= {"heard": {str(j): step for j in heard}} if sends_letters else {}
+            line |= {"mass": self.ledger.due(step)} if pushed else {}
+            line |= {} if losses is None else {"losses": losses.tolist()}
+            self.journal.write(line)
+        self.progress.doing = "mixing"
+        letters = {int(name): self.mailbox.letter(wire.LETTER, int(name), step) for name in line.get("heard", {})}
+        parcels = self.ledger.due_letters(line.get("mass", {}))
+        give_back()
+        await self.compute(self._mix, step, operators, role, letters, parcels, kept)
+        self.progress.next_step = step + 1
+
+    async def _keep_pace(self, step: int) -> None:
+        """Wait while neighbours, or the losses that receivers are chosen by, are too many rounds behind."""
+        if self.waits:
+            letters_before = step - AHEAD * self.format.steps
+            await self.mailbox.wait(partial(self.neighbours.have_acknowledged, step, letters_before), None)
+        if self.losses.choose:
+            recent = step // self.format.steps - AHEAD
+            await self.mailbox.wait(partial(self._knows_losses_since, recent), self.patience)
+
+    def _knows_losses_since(self, round: int) -> bool:
+        links = self.neighbours.links.items()
+        return all(self.losses.known_since(round, j) or not link.reachable for j, link in links)
+
+    def _losses_to_choose_by(self, line: TraceLine | None) -> np.ndarray | None:
+        if not self.losses.choose:
+            return None
+        return self.losses.table() if line is None else np.array(line["losses"])
+
+    def _is_here(self, step: int, letters: bool, sender: int) -> bool:
+        if letters:
+            return self.mailbox.has(wire.LETTER, sender, step)
+        return self.ledger.stored_through(sender) >= step
+
+    def _held_back(self, step: int, receivers: Mapping[int, float]) -> list[int]:
+        """Receivers whose share of this step is held back; written to the trace before anything is sent.
+
+        Where a peer is missing, mass flows to it, or no longer comes from it. A peer that sent its usual shares would
+        keep ever less, and its steps, taken at x / w, would grow without bound. So a receiver that has not acknowledged
+        its mass gets token shares. A light peer that receives under half of what it would send, because a sender is
+        missing or holding back, sends token shares to all.
+        """
+        if step in self.journal.holds or self.journal.mixed(step) is not None:
+            return self.journal.holds.get(step, [])
+        weight = float(self.client.message.get("weight", torch.inf))
+        missing = self.ledger.unacknowledged_since(step - AHEAD * self.format.steps)
+        would_send = weight * sum(share for receiver, share in receivers.items() if receiver not in missing)
+        drains = self.ledger.received_weight < would_send / 2 and (
+            self.neighbours.any_missing() or self.ledger.some_sender_holds_back()
+        )
+        light = weight < (ENOUGH_WEIGHT if drains else LEAST_WEIGHT)
+        # An earlier process may have sent some of the shares before it was killed.
+        already_sent = {receiver for receiver in receivers if self.ledger.out_edge(receiver).through >= step}
+        held = sorted((set(receivers) if light else missing & set(receivers)) - already_sent)
+        if held:
+            self.journal.write({"hold": [step, held]})
+        return held
+
+    async def _send_letter(self, step: int, message: Message, receivers: Mapping[int, float]) -> None:
+        """Write the letter of this step, one file for all receivers, and post it."""
+        path = await self.outbox.write_letter(self._header(wire.LETTER, step), message)
+        self.neighbours.post(wire.LETTER, step, path, receivers)
+
+    async def _send_mass(self, step: int, pushed: list[str], receiver: int, weight: float) -> None:
+        """Add a receiver's share to its edge, write the parcel and post it."""
+        edge = self.ledger.out_edge(receiver)
+        # Receipts change edges too, so edges are changed in the event loop only, never in another thread.
+        edge.add(step, share_of(self.client.message, weight, pushed))
+        if parcel := edge.parcel():
+            header = self._header(wire.MASS, parcel.through, parcel.base)
+            path = await self.outbox.write_parcel(receiver, header, parcel.total)
+            if edge.total:  # else the link has sent this file in place of the one before, and it is acknowledged
+                edge.total = Letter(path).message  # mapped from the file, so that it takes no memory
+            self.neighbours.post(wire.MASS, parcel.through, path, [receiver])
+
+    def _header(self, kind: int, step: int, base: int = 0) -> wire.Header:
+        return wire.Header(
+            network=self.progress.network,
+            version=self.progress.version,
+            process=self.progress.process,
+            kind=kind,  # type: ignore[arg-type]
+            step=step,
+            base=base,
+            losses=self.losses.to_wire(),
+        )
+
+    def _mix(
+        self,
+        step: int,
+        operators: dict[str, Operator],
+        role: StepRole,
+        letters: Mapping[int, Letter],
+        parcels: Mapping[int, list[Letter]],
+        kept: float,
+    ) -> None:
+        """Mix exactly the letters and parcels of the trace."""
+
+        def decoded(sender: int) -> Message:
+            message = letters[sender].message
+            return arrived(self.client.method, message) if step >= 0 else message
+
+        taken = self.ledger.take(parcels)
+        mass = LazyMessages({sender: parcels[sender][-1] for sender in taken}, taken.__getitem__)
+        heard = LazyMessages(letters, decoded)
+        self.client.hear(step, operators, role.senders, role.own_weight, heard, mass, kept)
+        self.ledger.release_memory()
+
+
+class LazyMessages(Mapping[int, Message]):
+    """The messages in letters, by sender. Each is read on access, and releases the memory of the others."""
+
+    def __init__(self, letters: Mapping[int, Letter], read: Callable[[int], Message]) -> None:
+        self._letters, self._read = letters, read
+
+    def __getitem__(self, sender: int) -> Message:
+        for letter in self._letters.values():
+            letter.release_memory()
+        return self._read(sender)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._letters)
+
+    def __len__(self) -> int:
+        return len(self._letters)
