@@ -3,7 +3,7 @@
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NoReturn
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from gossamer.parts import Catalog, part
 from gossamer.randomness import Purpose, generator
 
 Count = Annotated[int, Field(ge=1, description="use only so many training samples")]
+Size = Annotated[int, Field(ge=1)]
 
 
 def _idx(name: str, zipped: int, zipped_sha256: str, size: int, sha256: str) -> tuple[File, ...]:
@@ -263,6 +264,28 @@ class Cifar100(Photographs):
         )
 
 
+@part
+class Described:
+    """The shape and the classes of samples that every peer has for itself; there is nothing to load."""
+
+    shape: Annotated[tuple[Size, ...], Field(min_length=1, description="of one sample")]
+    classes: Annotated[int, Field(ge=1, description="classes, or outputs where targets are floats")]
+    scale: Annotated[float, Field(gt=0, description="pixels are divided by it")] = 255.0
+    mean: Annotated[float, Field(description="subtracted from pixels after that")] = 0.0
+    std: Annotated[float, Field(gt=0, description="pixels are divided by it last")] = 1.0
+
+    @property
+    def scaling(self) -> Scaling:
+        """The scaling of pixels."""
+        return Scaling(self.scale, (self.mean,), (self.std,))
+
+    def load(self, directory: Path, progress: bool | None = None) -> NoReturn:  # as the others
+        raise DataError(
+            "the data set is only a description, so every peer needs samples of its own: give them with --data, or as "
+            "'data' in the network file"
+        )
+
+
 DATASETS = Catalog(
     "data set",
     {
@@ -271,6 +294,7 @@ DATASETS = Catalog(
         "fashion-mnist": FashionMnist,
         "cifar10": Cifar10,
         "cifar100": Cifar100,
+        "described": Described,
     },
     role="load",
 )

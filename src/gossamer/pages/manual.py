@@ -192,7 +192,9 @@ def _type(annotation: Any) -> str:
         return " or ".join(_type(choice) for choice in arguments if choice is not NoneType)
     if origin is Literal:
         return " or ".join(f"`{_toml(word)}`" for word in arguments)
-    return f"`{annotation.__name__ if origin is None else annotation}`"
+    if origin is None:
+        return f"`{annotation.__name__}`"
+    return f"`{origin[tuple(get_args(each)[0] if get_origin(each) is Annotated else each for each in arguments)]}`"
 
 
 def _range(metadata: Iterable[Any]) -> Iterator[str]:

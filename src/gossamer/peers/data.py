@@ -1,30 +1,29 @@
-"""Where a peer's own samples come from, and the training that it does with them.
+"""The samples of a peer, and the training on them.
 
 `data` of a peer, or its `--data`, is one of
 
-    experiment         what the experiment's partition gives to this peer's number: the very samples that the client of
-                       this number has in a simulation, in the same order
+    experiment         the samples that the experiment's partition gives to this peer's number: the same samples, in the
+                       same order, as those of the client with this number in a simulation
     samples.npz        arrays x and y, and x_test and y_test if there are test samples
     folder/            train.npz and test.npz with x and y each, or the four IDX files of MNIST
-    module:function    a function without parameters that gives (x, y), or ((x, y), (x_test, y_test))
+    module:function    a function without parameters that returns (x, y), or ((x, y), (x_test, y_test))
 
-A relative path in a network file starts from the kit's folder, one given by `--data` from the current one.
+A relative path in a network file starts from the kit's folder, a path given by `--data` from the current one.
 
-With samples of their own, peers need the experiment's data set only as a description: the shape of a sample, the number
-of classes, the scaling of pixels, the augmentation. What Gossamer's own data sets are like is known without their
-files. For samples unlike any of them, `dataset` is a `Described`. Bytes are pixels and are scaled as the description
-says; other numbers are taken as they are. Nothing is ever unpickled.
+For peers with samples of their own, the experiment's data set is only a description: the shape of a sample, the number
+of classes, the scaling of pixels, the augmentation. The built-in data sets are described without their files. For other
+samples, `dataset` is `described` with a shape and classes. Bytes are pixels, and are scaled as the description says;
+other numbers are not scaled. Nothing is ever unpickled.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from gossamer.data import (
@@ -45,7 +44,7 @@ from gossamer.errors import DataError, GossamerError, did_you_mean
 from gossamer.experiment import Experiment
 from gossamer.experiment.preparation import prepare
 from gossamer.models import CrossEntropy
-from gossamer.parts import import_dotted, part, user_code
+from gossamer.parts import import_dotted, user_code
 from gossamer.peers.identity.kit import Kit
 from gossamer.peers.identity.roster import EXPERIMENT_DATA
 from gossamer.randomness import Purpose, generator
@@ -57,36 +56,10 @@ IDX_TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 Pair = tuple[Any, Any]
-Size = Annotated[int, Field(ge=1)]
-
-
-@part
-class Described:
-    """What samples are like that every peer brings itself.
-
-    dataset = { name = "gossamer.peers.data:Described", shape = [1, 64, 64], classes = 2 }
-    """
-
-    shape: Annotated[tuple[Size, ...], Field(min_length=1, description="of one sample")]
-    classes: Annotated[int, Field(ge=1, description="classes, or outputs where targets are floats")]
-    scale: Annotated[float, Field(gt=0, description="pixels are divided by it")] = 255.0
-    mean: Annotated[float, Field(description="taken off then")] = 0.0
-    std: Annotated[float, Field(gt=0, description="and divided by, last")] = 1.0
-
-    @property
-    def scaling(self) -> Scaling:
-        """What happens to pixels."""
-        return Scaling(self.scale, (self.mean,), (self.std,))
-
-    def load(self, directory: Path) -> NoReturn:  # there is nothing to look for
-        raise DataError(
-            "the data set is only a description, so every peer needs samples of its own: give them with --data, or as "
-            "'data' in the network file"
-        )
 
 
 class Description(NamedTuple):
-    """What a data set's samples are like."""
+    """The properties of a data set's samples."""
 
     name: str
     shape: tuple[int, ...]
@@ -95,17 +68,10 @@ class Description(NamedTuple):
     augmentation: Augmentation | None
 
 
-class OwnSamples(NamedTuple):
-    """The samples of one peer; `test` may have no rows."""
-
-    train: Samples
-    test: Samples
-
-
 def peer_training(kit: Kit, data: str | None = None, data_dir: Path | None = None) -> Training:
-    """How a peer trains: like the client of its number, with nobody's samples but its own. `data` replaces the kit's.
+    """The training of a peer: that of the client with its number, on its own samples. `data` replaces the kit's.
 
-    A share of them, `holdout` in the network file, is kept from training and tested on where there are no others.
+    If there are no test samples, a share of the samples, `holdout` in the network file, is used for testing instead.
     """
     if data == "":
         raise DataError("--data names nothing; say where the samples are, or leave it out")
@@ -118,16 +84,10 @@ def peer_training(kit: Kit, data: str | None = None, data_dir: Path | None = Non
     return training
 
 
-def own_samples(kit: Kit, data: str | None = None, data_dir: Path | None = None) -> OwnSamples:
-    """The samples of a peer."""
-    dataset = peer_training(kit, data, data_dir).dataset
-    return OwnSamples(dataset.train, dataset.test)
-
-
 def rehearse(experiment: Experiment) -> None:
-    """Refuse, when a network is created, what every peer would refuse at its start; needs nobody's samples."""
+    """Raise, when a network is created, the errors that every peer would raise at its start; needs no samples."""
     about = _known(experiment.dataset)
-    if about is None:  # a function's, which perhaps only the peers can call
+    if about is None:  # made by a function that perhaps only the peers can call
         return
     nothing = Samples(torch.zeros(1, *about.shape, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64))
     stand_in = Dataset(about.name, nothing, nothing, about.classes, about.shape, about.scaling, about.augmentation)
@@ -135,7 +95,7 @@ def rehearse(experiment: Experiment) -> None:
 
 
 def _on_own_samples(experiment: Experiment, own: Dataset) -> Experiment:
-    """The experiment with one peer's samples; of the others it knows nothing, so they count as if they had as many."""
+    """The experiment with one peer's samples; the other peers count as if they had as many samples."""
     if getattr(experiment.method, "needs_equal_steps", False) and experiment.local_work.steps is None:
         raise DataError(
             "method: with these parameters every peer must take the same number of local steps, and nobody knows how "
@@ -146,7 +106,7 @@ def _on_own_samples(experiment: Experiment, own: Dataset) -> Experiment:
 
 
 def _own_dataset(kit: Kit, spec: str, given: bool, data_dir: Path | None) -> Dataset:
-    """A peer's own samples, held to the experiment's description."""
+    """A peer's own samples, checked against the experiment's description."""
     experiment = kit.roster.experiment
     about = _known(experiment.dataset) or _loaded(experiment, data_dir)
     if FUNCTION.fullmatch(spec):
@@ -158,7 +118,7 @@ def _own_dataset(kit: Kit, spec: str, given: bool, data_dir: Path | None) -> Dat
 
 
 def _known(dataset: Any) -> Description | None:
-    """What a data set is like, without its files; None if it does not say."""
+    """The description of a data set without its files; None if it has none."""
     shape, classes = getattr(dataset, "shape", None), getattr(dataset, "classes", None)
     if not isinstance(shape, tuple) or not isinstance(classes, int):
         return None
@@ -170,14 +130,14 @@ def _known(dataset: Any) -> Description | None:
 
 
 def _loaded(experiment: Experiment, data_dir: Path | None) -> Description:
-    """What a data set is like that only says so once it is loaded."""
+    """The description of a data set that must be loaded to know it."""
     with user_code("dataset"):
         found = as_dataset(experiment.dataset, data_directory(data_dir))
     return Description(found.name, found.shape, found.classes, found.scaling, found.augmentation)
 
 
 def _fitting(where: str, train: Pair, test: Pair | None, about: Description, experiment: Experiment) -> Dataset:
-    """The samples as a data set, if they are like the description."""
+    """The samples as a data set, if they match the description."""
     try:
         if train[0] == [] if isinstance(train[0], list) else getattr(train[0], "shape", ())[:1] == (0,):
             raise DataError("there is no sample in it")
@@ -186,7 +146,7 @@ def _fitting(where: str, train: Pair, test: Pair | None, about: Description, exp
             raise DataError(f"y: should be classes, integers from 0 to {about.classes - 1}, not floats")
         own = per_client([train], test, None if values else about.classes, name=about.name)
     except DataError as error:
-        # It counts clients, of which there is one here.
+        # The message speaks of clients, of which there is one here.
         words = str(error).removeprefix("client 0: ").replace("client 0", "the training part")
         raise DataError(f"{where}: {words}") from None
     if own.shape != about.shape:
@@ -206,12 +166,12 @@ def _floats(targets: Any) -> bool:
     """Whether targets are floats, of whatever kind of array."""
     try:
         return targets.is_floating_point() if isinstance(targets, Tensor) else np.asarray(targets).dtype.kind == "f"
-    except ValueError:  # rows of different lengths, which are refused in a moment
+    except ValueError:  # rows of different lengths, which are refused later
         return False
 
 
 def _holding_out(training: Training, number: int, share: float) -> Training:
-    """The same training, tested on a share of the samples that it no longer trains on."""
+    """The same training, with a share of its samples used for testing instead."""
     train, batches = training.dataset.train, training.batches
     held = min(max(1, round(share * len(train))), len(train) - 1)
     if held < 1:  # the only sample is for training
@@ -231,7 +191,7 @@ def _holding_out(training: Training, number: int, share: float) -> Training:
 
 
 def _called(spec: str) -> tuple[Pair, Pair | None]:
-    """What a user's function gives."""
+    """The samples that a user's function returns."""
     kind = f"data '{spec}'"
     try:
         function = import_dotted("data", spec)
@@ -245,7 +205,7 @@ def _called(spec: str) -> tuple[Pair, Pair | None]:
         raise DataError(str(error)) from error.__cause__
     if not isinstance(given, tuple) or len(given) != 2:
         got = f"{len(given)} things" if isinstance(given, tuple) else type(given).__name__
-        raise DataError(f"{kind}: should give (x, y), or ((x, y), (x_test, y_test)) (got {got})")
+        raise DataError(f"{kind}: should return (x, y), or ((x, y), (x_test, y_test)) (got {got})")
     if not all(isinstance(pair, tuple) for pair in given):
         return given, None
     if any(len(pair) != 2 for pair in given):
