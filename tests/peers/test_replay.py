@@ -161,7 +161,7 @@ def test_mass_that_waited_for_a_peer_is_taken_when_it_is_back() -> None:
     vectors = replay(work, traces)
     torch.testing.assert_close(vectors, work.model.initial.expand_as(vectors), **CLOSE)
     traces[2][4]["mass"]["3"] = 3  # a step that peer 3 has not made
-    with pytest.raises(GossamerError, match="peer 2 mixed at step 4 what peer 3 wrote to it at step 3"):
+    with pytest.raises(GossamerError, match=r"peer 2 mixed at step 4 .* peer 3 .*step 3"):
         replay(work, traces)
 
 
@@ -216,9 +216,9 @@ def spoiled(spec: Any, change: Callable[[Traces], object]) -> Callable[[], Any]:
 @pytest.mark.parametrize(
     ("spec", "change", "words"),
     [
-        ("dfedavg", lambda t: t[4].__delitem__(slice(3, None)), "peer 0 mixed at step 4 what peer 4 wrote"),
-        ("sgp", lambda t: t[0][2]["mass"].update({"1": 9}), "peer 0 mixed at step 2 what peer 1 wrote to it at step 9"),
-        ("sgp", lambda t: (t[0][1]["mass"].update({"1": 2}), t[1][1]["mass"].update({"0": 2})), "at step 1 what peer"),
+        ("dfedavg", lambda t: t[4].__delitem__(slice(3, None)), "peer 0 mixed at step 4 .* peer 4"),
+        ("sgp", lambda t: t[0][2]["mass"].update({"1": 9}), "peer 0 mixed at step 2 .* peer 1 .*step 9"),
+        ("sgp", lambda t: (t[0][1]["mass"].update({"1": 2}), t[1][1]["mass"].update({"0": 2})), "at step 1 .* peer"),
         ("dfedavg", lambda t: t[0][1]["heard"].update({"2": 1}), "peer 0 mixed at step 1 a letter of peer 2, not its"),
         ("ecl", lambda t: t[2][1]["heard"].pop("3"), "client 2 did not hear from client 3 at step 1"),
         ("dfedavg", lambda t: t[2].pop(1), "trace of peer 2: says step 2 where step 1 should follow"),

@@ -171,7 +171,7 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize("peer", ["", "peer = 3\n", "peer = 'dave'\n"])
 def test_a_kit_that_does_not_say_whose_it_is(tmp_path: Path, peer: str) -> None:
     (tmp_path / "network.toml").write_text(peer + EXPERIMENT + PEERS)
-    with pytest.raises(RosterError, match=r"whose kit|no 'dave' among the peers"):
+    with pytest.raises(RosterError, match=r"peer = |no 'dave' among the peers"):
         load_kit_roster(tmp_path / "network.toml")
 
 

@@ -19,7 +19,7 @@ from gossamer.peers.identity.kit import open_kit
 from gossamer.peers.neighbours import Neighbours
 from gossamer.peers.peer import Peer
 from gossamer.peers.tools import check, metrics, watch
-from gossamer.peers.tools.watch import NetworkWatcher, Seen, follow
+from gossamer.peers.tools.watch import NetworkWatcher, PeerView, follow
 from gossamer.terminal import console
 from gossamer.terminal.network_view import network_table, progress_line
 from networks import SECONDS, free_ports, make_kits, make_peers
@@ -48,7 +48,7 @@ def with_running(peers: list[Peer], work: Callable[[], Awaitable[Any]]) -> Any:
     return asyncio.run(both())
 
 
-def as_text(peers: list[Seen], width: int) -> str:
+def as_text(peers: list[PeerView], width: int) -> str:
     console = Console(width=width, record=True, file=sys.stderr)
     console.print(network_table(peers, "title", wide=width >= 90))
     return console.export_text()
@@ -70,7 +70,7 @@ def test_watched_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sta
 
     monkeypatch.setattr(Neighbours, "stay", stay)
 
-    def show(peers: list[Seen]) -> None:
+    def show(peers: list[PeerView]) -> None:
         nonlocal text
         if screens or any(seen.problem is None for seen in peers):
             screens.append([seen.to_dict() for seen in peers])
@@ -90,8 +90,8 @@ def test_who_cannot_be_asked_is_shown_with_the_reason(tmp_path: Path) -> None:
     kits = make_kits(tmp_path, small(clients=4))
     stranger = socket.create_server(("127.0.0.1", open_kit(kits[3]).member.port))
 
-    async def look() -> list[Seen]:
-        watcher = NetworkWatcher(open_kit(kits[0]), patience=1.0)
+    async def look() -> list[PeerView]:
+        watcher = NetworkWatcher(open_kit(kits[0]), timeout=1.0)
         try:
             # On a slow machine one of them may miss the time for an answer now and then.
             while not all(seen.away and seen.problem is None for seen in watcher.seen[1:3]):
@@ -101,7 +101,7 @@ def test_who_cannot_be_asked_is_shown_with_the_reason(tmp_path: Path) -> None:
             await watcher.close()
 
     with stranger:
-        peers: list[Seen] = with_running(make_peers(kits[1:3]), look)
+        peers: list[PeerView] = with_running(make_peers(kits[1:3]), look)
     first, second, third, fourth = peers
     assert (first.problem, second.problem, third.problem) == ("nobody listens there", None, None)
     assert "answer" in str(fourth.problem) or "timed out" in str(fourth.problem)
@@ -118,7 +118,7 @@ def test_check_asks_what_a_peer_runs(tmp_path: Path) -> None:
     kits = make_kits(tmp_path, small())
     peers = make_peers(kits[:2])
 
-    async def asked() -> list[check.Line]:
+    async def asked() -> list[check.PeerCheck]:
         return await asyncio.to_thread(check.check_network, tmp_path / "kits")
 
     def problems() -> list[str | None]:

@@ -1,10 +1,10 @@
-"""Real peers: the same methods between machines that do not trust the network."""
+"""Peers: the same methods between machines, over a network that is not trusted."""
 
 import os
 
-# Before grpc is loaded, by whichever module: what may be used below TLS 1.3. (It goes no lower than TLS 1.2.)
+# Set before grpc is loaded by any module: the cipher suites for TLS 1.2, the lowest version that gRPC accepts.
 os.environ["GRPC_SSL_CIPHER_SUITES"] = ":".join((
     "ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES256-GCM-SHA384", "ECDHE-ECDSA-CHACHA20-POLY1305",
 ))  # fmt: skip
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # a stranger's bytes on the port are counted, not printed
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # no child of this process speaks to peers
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # invalid connections are counted, not printed
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # no child process uses gRPC

@@ -1,8 +1,8 @@
-"""What the peers of a network did, done again in one process from their traces: the same vectors at the end.
+"""Repeat a run of peers in one process from their traces, and compare the final models.
 
-A trace says what a peer mixed at each gossip step (see `journal`), not when it came: losses, delays and restarts have
-left no other mark on its model. Every peer is a `Client` that follows its own trace as far as it gets, until it needs
-what another one has yet to write.
+A trace holds the letters that a peer mixed at each gossip step (see `journal`), not their times: losses, delays and
+restarts affect a model in no other way. Every peer is a `Client` that follows its trace until it needs a letter that
+another one has yet to write; then the other peers continue.
 """
 
 from collections import Counter, deque
@@ -26,60 +26,60 @@ from gossamer.runs.folder import EXPERIMENT, FINAL, RunFolder, read_lines
 from gossamer.system.threads import on_threads
 from gossamer.training.steps import Training
 
-#: How far apart the same arithmetic may end, by the numbers that models are made of.
+#: The largest difference between models that count as the same, by dtype.
 SAME = {"float32": 1e-5, "float64": 1e-10}
 
 Line = Mapping[str, Any]
 
 
 class Need(NamedTuple):
-    """What a peer waits for: at `step` it mixed what `sender` wrote at step `written`."""
+    """A letter that a peer waits for: at `step` it mixed the letter that `sender` wrote at step `written`."""
 
     step: int
     sender: int
     written: int
 
 
-#: Something that may have to wait; at its end, whether it was done.
+#: A part of a run that yields while it must wait; returns whether it was completed.
 Steps: TypeAlias = Generator[Need, None, bool]
 
 
 def replay(training: Training, traces: Sequence[Sequence[Line]], drift: dict[int, float] | None = None) -> Tensor:
-    """The peers' final vectors, [peers, d], by their traces in the order of their numbers.
+    """The peers' final vectors, [peers, d], from their traces in the order of their numbers.
 
-    `drift`, if given, is filled with how far each gossip step moved the mean of what is averaged, relative to it:
-    zero where everyone was heard, on a graph that preserves it.
+    `drift`, if given, is filled with the relative change of the mean at each gossip step of an averaging method: zero
+    where every letter was mixed, on a graph that preserves the mean.
     """
     peers = len(training.batches.parts)
     if len(traces) != peers:
         raise GossamerError(f"{len(traces)} traces for {peers} peers: every peer's is needed")
-    post = Post(traces)
-    means = Means(peers)
-    replayed = [ReplayedPeer(number, training, lines, post, means) for number, lines in enumerate(traces)]
-    lives = {peer.client.number: peer.live() for peer in replayed}
+    sent = SentMessages(traces)
+    means = MeanDrift(peers)
+    replayed = [ReplayedPeer(number, training, lines, sent, means) for number, lines in enumerate(traces)]
+    running = {peer.client.number: peer.run() for peer in replayed}
     needs: dict[int, Need] = {}
-    while lives:
-        before = (post.written, len(lives))
-        for number, life in list(lives.items()):
-            need = next(life, None)
+    while running:
+        before = (sent.written, len(running))
+        for number, peer_run in list(running.items()):
+            need = next(peer_run, None)
             if need is None:
-                del lives[number]
+                del running[number]
             else:
                 needs[number] = need
-        if (post.written, len(lives)) == before:
-            number = min(lives, key=lambda number: needs[number].step)
+        if (sent.written, len(running)) == before:
+            number = min(running, key=lambda number: needs[number].step)
             step, sender, written = needs[number]
             raise GossamerError(
-                f"the traces contradict each other: peer {number} mixed at step {step} what peer {sender} wrote to it "
-                f"at step {written}, but by the traces that was never written"
+                f"the traces contradict each other: peer {number} mixed at step {step} a letter that peer {sender} "
+                f"wrote at step {written}, but by the traces it was never written"
             )
     if drift is not None:
         drift |= means.moved
     return torch.stack([peer.client.method.model(peer.client.state) for peer in replayed])
 
 
-class Means:
-    """How far mixing moves the mean of what is averaged, at each gossip step that all peers took part in."""
+class MeanDrift:
+    """The change of the mean of the averaged vectors, at each gossip step that all peers took part in."""
 
     def __init__(self, peers: int) -> None:
         self._peers = peers
@@ -87,7 +87,7 @@ class Means:
         self.moved: dict[int, float] = {}
 
     def add(self, step: int, before: Tensor, after: Tensor) -> None:
-        """What one peer brought to a step, and what it left with."""
+        """Add one peer's vector before and after a step."""
         count, sent, got = self._sums.pop(step, (0, torch.zeros_like(before), torch.zeros_like(after)))
         count, sent, got = count + 1, sent + before, got + after
         if count < self._peers:
@@ -96,33 +96,33 @@ class Means:
             self.moved[step] = float((got - sent).norm() / sent.norm().clamp(min=1e-30))
 
 
-class Post:
-    """What peers have written and others have yet to read."""
+class SentMessages:
+    """Messages that peers have written and others have yet to read."""
 
     def __init__(self, traces: Sequence[Sequence[Line]]) -> None:
         self.written = 0
         self._letters: dict[tuple[int, int], Message] = {}
-        # Letters are kept for as long as somebody will read them, so that a long run fits the memory.
+        # A letter is kept only until its last reader has read it, so that a long run fits into memory.
         self._readers = Counter(letter for lines in traces for line in lines for letter in _entries(line, "heard"))
         self._shares: dict[tuple[int, int], list[tuple[int, Message]]] = {}
 
     def wants(self, sender: int, step: int) -> bool:
-        """Whether somebody will read a letter that is not written yet."""
+        """Whether some peer will read this letter, and it is not written yet."""
         return self._readers[sender, step] > 0 and (sender, step) not in self._letters
 
     def write(self, sender: int, step: int, letter: Message) -> None:
-        """A letter for all who read it."""
+        """Write a letter."""
         self.written += 1
         if self._readers[sender, step]:
             self._letters[sender, step] = letter
 
     def push(self, sender: int, receiver: int, step: int, share: Message) -> None:
-        """Mass for one receiver."""
+        """Write a share of mass for one receiver."""
         self.written += 1
         self._shares.setdefault((sender, receiver), []).append((step, share))
 
     def read(self, sender: int, step: int) -> Message | None:
-        """A letter, None if it is not written yet."""
+        """Read a letter; None if it is not written yet."""
         letter = self._letters.get((sender, step))
         if letter is not None:
             self._readers[sender, step] -= 1
@@ -131,7 +131,7 @@ class Post:
         return letter
 
     def take(self, sender: int, receiver: int, through: int) -> Message | None:
-        """All mass up to a step that was not taken before, None if that step's is not written yet."""
+        """Take all mass up to a step that was not taken before; None if the mass of that step is not written yet."""
         shares = self._shares.get((sender, receiver), [])
         due = [share for step, share in shares if step <= through]
         if not due or shares[len(due) - 1][0] != through:
@@ -143,17 +143,19 @@ class Post:
 class ReplayedPeer:
     """One peer that follows its trace."""
 
-    def __init__(self, number: int, training: Training, lines: Sequence[Line], post: Post, means: Means) -> None:
+    def __init__(
+        self, number: int, training: Training, lines: Sequence[Line], sent: SentMessages, means: MeanDrift
+    ) -> None:
         self.client = Client(number, training)
         self._network = training.network
         self._method: Any = training.method
         self._lines = deque(line for line in lines if "hold" not in line)
         self._holds = dict(line["hold"] for line in lines if "hold" in line)
-        self._post = post
+        self._sent = sent
         self._means = means
 
-    def live(self) -> Iterator[Need]:
-        """Everything it did; yields what it needs for as long as that is not there."""
+    def run(self) -> Iterator[Need]:
+        """The whole run; yields the letter that it needs, until that is written."""
         index, hops = 0, gossip_steps(self._method)
         if hasattr(self._method, "open") and not (yield from self._open()):
             return
@@ -161,14 +163,14 @@ class ReplayedPeer:
             if "skip" not in self._lines[0]:
                 index += yield from self._round(index)
                 continue
-            if self._post.wants(self.client.number, index * hops):  # it was killed when it had written already
+            if self._sent.wants(self.client.number, index * hops):  # it was killed after it had written its letter
                 yield from self._round(index)
             index = self._skip(index)
-        if self._post.wants(self.client.number, index * hops):
+        if self._sent.wants(self.client.number, index * hops):
             yield from self._round(index)
 
     def _open(self) -> Steps:
-        """The exchange before the first round; whether it was brought to its end."""
+        """The exchange before the first round; returns whether it was completed."""
         client, method = self.client, self._method
         before = client.state
         client.open()
@@ -181,7 +183,7 @@ class ReplayedPeer:
         return True
 
     def _round(self, index: int) -> Steps:
-        """One round; whether it was brought to its end. One that was not has left letters, and nothing else."""
+        """One round; returns whether it was completed. An incomplete one has written letters and no more."""
         client, hops = self.client, gossip_steps(self._method)
         before = client.state
         client.train(index)
@@ -193,11 +195,11 @@ class ReplayedPeer:
         return True
 
     def _exchange(self, step: int, operators: dict[str, Operator], at: int) -> Steps:
-        """One gossip step with the weights of `step`, known in letters and traces as `at`; whether it was made."""
-        client, post, number = self.client, self._post, self.client.number
+        """One gossip step with the weights of `step`, numbered `at` in traces; returns whether it was mixed."""
+        client, sent, number = self.client, self._sent, self.client.number
         coded = at >= 0
-        wire = client.letter(coded)
-        post.write(number, at, arrived(self._method, wire) if coded else wire)
+        letter_sent = client.letter(coded)
+        sent.write(number, at, arrived(self._method, letter_sent) if coded else letter_sent)
         line = self._next(at)
         if line is None:
             return False
@@ -206,7 +208,7 @@ class ReplayedPeer:
         shares, kept = given(tells, self._holds.get(at, []))
         if pushed := pushed_names(operators, client.message):
             for receiver, share in shares.items():
-                post.push(number, receiver, at, share_of(client.message, share, pushed))
+                sent.push(number, receiver, at, share_of(client.message, share, pushed))
         row = {int(j): float(weights[number, j]) for j in np.flatnonzero(weights[number])}
         own = row.pop(number, 0.0)
         heard, mass = {}, {}
@@ -215,11 +217,11 @@ class ReplayedPeer:
                 raise GossamerError(
                     f"peer {number} mixed at step {at} a letter of peer {sender}, not its neighbour then"
                 )
-            while (letter := post.read(sender, written)) is None:
+            while (letter := sent.read(sender, written)) is None:
                 yield Need(at, sender, written)
             heard[sender] = letter
         for sender, written in _entries(line, "mass"):
-            while (taken := post.take(sender, number, written)) is None:
+            while (taken := sent.take(sender, number, written)) is None:
                 yield Need(at, sender, written)
             mass[sender] = taken
         averaged = [name for name, operator in operators.items() if operator == "average"]
@@ -230,7 +232,7 @@ class ReplayedPeer:
         return True
 
     def _skip(self, index: int) -> int:
-        """The round with which it goes on after it was away."""
+        """The round to which the peer jumped after an absence."""
         start, end = self._lines.popleft()["skip"]
         if start != index or end < start:
             raise GossamerError(
@@ -239,7 +241,7 @@ class ReplayedPeer:
         return int(end)
 
     def _next(self, at: int) -> Line | None:
-        """The line of a step; None if the peer was killed before it mixed."""
+        """The line of a step; None if the peer was killed before it mixed the step."""
         if not self._lines or "skip" in self._lines[0]:
             return None
         line = self._lines.popleft()
@@ -257,36 +259,36 @@ class ReplayedPeer:
 
 
 def _entries(line: Line, kind: str) -> list[tuple[int, int]]:
-    """(sender, step) of what a line names, by sender; keys are strings where it has been JSON."""
+    """The pairs (sender, step) of a line, sorted; JSON has turned the senders into strings."""
     return sorted((int(sender), int(step)) for sender, step in line.get(kind, {}).items())
 
 
 class Agreement(NamedTuple):
-    """What a replay of a network's runs found."""
+    """The result of a replay."""
 
-    #: How far what each peer ended with is from what the traces give.
+    #: The largest difference between each peer's final model and the replayed one.
     differences: dict[str, float]
-    #: How far that may be.
+    #: The largest difference that counts as the same model.
     allowed: float
     rounds: int
-    #: Letters that were needed and not waited for.
+    #: Letters that peers went on without.
     missing: int
-    #: Shares of mass that their sender kept.
+    #: Shares of mass that their senders held back.
     held: int
-    #: Rounds that peers were away for, added up.
+    #: Rounds that peers skipped after absences, summed over peers.
     skipped: int
-    #: How far the mean of what is averaged was moved, relative to it: by the worst step, and by all together.
+    #: The relative change of the mean of an averaging method: in the worst step, and summed over steps.
     worst_drift: float
     total_drift: float
 
     @property
     def others(self) -> list[str]:
-        """The peers that ended with another model than the traces give."""
+        """The peers whose final model differs from the replayed one."""
         return [name for name, difference in self.differences.items() if not difference <= self.allowed]
 
 
 def replay_kits(kits: Path, runs: Path | None = None, data_dir: Path | None = None) -> Agreement:
-    """Replay what all peers of a network did, and compare with the models that they ended with. Writes nothing.
+    """Replay the runs of all peers of a network, and compare their final models. Writes nothing.
 
     The run of a peer is KITS/NAME/run or, if `runs` is given, RUNS/NAME.
     """
@@ -297,7 +299,7 @@ def replay_kits(kits: Path, runs: Path | None = None, data_dir: Path | None = No
     traces, states = zip(*(_read(place, roster) for place in places.values()), strict=True)
     training = prepare(experiment, data_dir).training
     moved: dict[int, float] = {}
-    with on_threads(1):  # as peers compute, so that sums are in the same order
+    with on_threads(1):  # as peers compute, so that sums have the same order
         vectors = replay(training, traces, moved).cpu()
     differences = {
         name: _difference(training, vector, place, state)
@@ -317,20 +319,20 @@ def replay_kits(kits: Path, runs: Path | None = None, data_dir: Path | None = No
 
 
 def _roster_of(kits: Path) -> Roster:
-    """The network of some kits, if its samples are known here. Certificates may have expired since it ran."""
+    """The network of some kits, if its samples come with the experiment. Certificates may have expired."""
     found = [load_kit_roster(folder / NETWORK) for folder in kits_in(kits)]
     if not found:
         raise KitError(f"{kits}: there are no kits in it; name the folder that 'gossamer network create' wrote")
     if own := [name for roster, name in found if roster.member(name).data != EXPERIMENT_DATA]:
         raise KitError(
-            f"{kits}: samples of their own, by the kits: {', '.join(own)}. A replay has only those of the "
+            f"{kits}: these peers have samples of their own: {', '.join(own)}. A replay has only those of the "
             f'experiment\'s data set, so it needs peers with data = "{EXPERIMENT_DATA}"'
         )
     return found[0][0]
 
 
 def _check_whole(kits: Path, places: Mapping[str, Path], rounds: int) -> None:
-    """Refuse what is no finished run, with all peers that have none."""
+    """Refuse missing and unfinished runs, and name their peers."""
     if absent := [f"{name} ({place})" for name, place in places.items() if not (place / EXPERIMENT).is_file()]:
         raise GossamerError(
             f"{kits}: a replay needs the run of every peer, and there is none of {', '.join(absent)}. Copy each run "
@@ -366,11 +368,13 @@ def _read(run: Path, roster: Roster) -> tuple[list[dict[str, Any]], dict[str, Te
 
 
 def _difference(training: Training, replayed: Tensor, run: Path, state: Mapping[str, Tensor]) -> float:
-    """How far the model in a run, both as committed and as written at the end, is from the replayed one."""
+    """The largest difference between the replayed model and the run's, both as committed and in its final file."""
     method: Any = training.method
     final = RunFolder(run).load_model(FINAL)
     try:
         written = torch.cat([final[name].reshape(-1) for name in training.model.names])
         return float((torch.stack([method.model(dict(state)), written]) - replayed).abs().max())
     except (KeyError, RuntimeError):  # a tensor that is not there, or of another size
-        raise RunFolderError(f"{run}: holds another model than the experiment's. Has own code changed since?") from None
+        raise RunFolderError(
+            f"{run}: holds another model than the experiment's. Has your code changed since?"
+        ) from None

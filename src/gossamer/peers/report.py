@@ -1,4 +1,4 @@
-"""What a peer writes for people to read: its log, and a run folder like that of a simulation."""
+"""A peer's log and metrics, in a run folder like that of a simulation."""
 
 import time
 from collections.abc import Callable
@@ -15,32 +15,32 @@ from gossamer.training.steps import Training
 
 
 class Log(Protocol):
-    """Writes down that something happened."""
+    """Logs an event with its details."""
 
-    def __call__(self, event: str, **about: Any) -> None: ...
+    def __call__(self, event: str, **details: Any) -> None: ...
 
 
 class Report:
-    """The report of one peer. `watch` gets every line of the log."""
+    """The report of one peer. `watch` is called with every line of the log."""
 
     def __init__(
         self, kit: Kit, training: Training, folder: Path, watch: Callable[[dict[str, Any]], None] | None
     ) -> None:
         self._kit, self._training, self._watch = kit, training, watch
         self._log, self._run = folder / "log.jsonl", RunFolder(folder)
-        #: Of the last round that was measured.
+        #: The metrics of the last round.
         self.metrics: dict[str, Any] = next(reversed(read_lines(folder / "metrics.jsonl")), {})
         self._sent_before = 0
 
-    def log(self, event: str, **about: Any) -> None:
-        """One structured line."""
-        line = {"time": round(time.time(), 3), "peer": self._kit.name, "event": event, **about}
+    def log(self, event: str, **details: Any) -> None:
+        """Write one line."""
+        line = {"time": round(time.time(), 3), "peer": self._kit.name, "event": event, **details}
         append_line(self._log, to_json(line))
         if self._watch is not None:
             self._watch(line)
 
     def measure(self, round: int, vector: Tensor) -> dict[str, float]:
-        """How good the model is after a round, where it is one to be measured."""
+        """Evaluate the model after a round, if the experiment says so."""
         every = self._kit.roster.experiment.evaluate.every
         if round != self._training.rounds and not (every and round % every == 0):
             return {}
@@ -50,7 +50,7 @@ class Report:
     def round(
         self, round: int, loss: float, quality: dict[str, float], sent_bytes: int, seconds: dict[str, float]
     ) -> None:
-        """Write a round down. `sent_bytes` are all that this process has sent."""
+        """Record a round. `sent_bytes` counts all that this process has sent."""
         experiment = self._kit.roster.experiment
         sent, self._sent_before = sent_bytes - self._sent_before, sent_bytes
         self.metrics = {
@@ -62,6 +62,6 @@ class Report:
         self.log("round", **self.metrics)
 
     def final(self, round: int, vector: Tensor) -> None:
-        """Keep the model after the last round."""
+        """Save the model after the last round."""
         self._run.save_model(FINAL, self._training.model.unflatten(vector), round)
         self.log("finished", **self.metrics)

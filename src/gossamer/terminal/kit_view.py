@@ -10,7 +10,7 @@ from rich.table import Table
 
 from gossamer.peers.identity.certificates import CERTIFICATE, CRL, KEY, moment
 from gossamer.peers.identity.roster import Roster
-from gossamer.peers.tools.check import Line
+from gossamer.peers.tools.check import PeerCheck
 from gossamer.terminal import console
 from gossamer.terminal.console import ruled_table, say, say_next, say_where
 
@@ -49,7 +49,7 @@ def say_renewed(until: Mapping[str, datetime]) -> None:
     )
 
 
-def say_check(lines: Sequence[Line], folder: Path) -> None:
+def say_check(lines: Sequence[PeerCheck], folder: Path) -> None:
     """Print one row per peer; below the table, where a command to copy stays whole, what must be done."""
     console.out.print(check_table(lines))
     for line in lines:
@@ -59,7 +59,7 @@ def say_check(lines: Sequence[Line], folder: Path) -> None:
         say(f"[yellow]{escape(name)}[/]: {escape(words)}")
 
 
-def certificate_notes(lines: Sequence[Line], folder: Path) -> list[tuple[str, str]]:
+def certificate_notes(lines: Sequence[PeerCheck], folder: Path) -> list[tuple[str, str]]:
     """Peers whose certificate must be renewed or taken up soon, with the command or the step."""
     notes = []
     if soon := [line.name for line in lines if (days := _days_left(line)) is not None and days < SOON]:
@@ -74,14 +74,14 @@ def certificate_notes(lines: Sequence[Line], folder: Path) -> list[tuple[str, st
     return notes
 
 
-def _days_left(line: Line) -> int | None:
+def _days_left(line: PeerCheck) -> int | None:
     """Of a peer's certificate: the one in its kit or, where that is elsewhere, the one that it answers with."""
     if line.kit_problem:
         return None
     return line.shown_days_left if line.days_left is None else line.days_left
 
 
-def check_table(lines: Sequence[Line]) -> Table:
+def check_table(lines: Sequence[PeerCheck]) -> Table:
     """One row per peer: its kit, its certificate, itself."""
     shown = ruled_table()
     shown.add_column("peer", no_wrap=True)
@@ -99,7 +99,7 @@ def check_table(lines: Sequence[Line]) -> Table:
     return shown
 
 
-def _network_cell(line: Line) -> str:
+def _network_cell(line: PeerCheck) -> str:
     if line.network_problem:
         return f"[red]{escape(line.network_problem)}[/]"
     if not line.address:

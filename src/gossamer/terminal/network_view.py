@@ -13,8 +13,8 @@ from rich.text import Text
 
 from gossamer.experiment import Experiment
 from gossamer.peers.identity.kit import Kit
-from gossamer.peers.tools.demo import Ended
-from gossamer.peers.tools.watch import Seen
+from gossamer.peers.tools.demo import KILLED, RESTARTING, STARTING, PeerOutcome
+from gossamer.peers.tools.watch import PeerView
 from gossamer.studies import part_label
 from gossamer.system.words import size
 from gossamer.terminal.console import percent, ruled_table
@@ -24,6 +24,8 @@ BAR = 12
 WIDE = 90
 #: The ordinary activities of a peer, which are not highlighted.
 BUSY = ("training", "sending", "waiting", "mixing", "measuring")
+#: The styles of a demo's notes about a peer.
+NOTE_STYLES = {STARTING: "dim", KILLED: "not dim bold red", RESTARTING: "not dim yellow"}
 
 
 def demo_title(experiment: Experiment, lose: float, double: float, delay: float) -> str:
@@ -63,7 +65,7 @@ class Screen:
         if self._live:
             self._live.stop()
 
-    def show(self, peers: list[Seen]) -> None:
+    def show(self, peers: list[PeerView]) -> None:
         """The network as it is now."""
         if self._live:
             wide, rows = self._console.width >= WIDE, max(3, self._console.height - 7)
@@ -81,9 +83,9 @@ class Screen:
 
 
 def network_table(
-    peers: Sequence[Seen], title: str, wide: bool, notes: Mapping[str, str] | None = None, rows: int | None = None
+    peers: Sequence[PeerView], title: str, wide: bool, notes: Mapping[str, str] | None = None, rows: int | None = None
 ) -> RenderableType:
-    """All peers as they are now. `notes` say what else is known of a peer; at most `rows` are shown."""
+    """All peers as they are now. `notes` are those of a demo; at most `rows` are shown."""
     shown = ruled_table()
     shown.add_column("peer", no_wrap=True)
     if wide:
@@ -97,14 +99,14 @@ def network_table(
         away = peer.problem is not None and not peer.finished
         bar = [_bar(peer)] if wide else []
         note = (notes or {}).get(peer.name)
-        doing = note if note is not None else _doing(peer)
+        doing = f"[{NOTE_STYLES[note]}]{note}[/]" if note is not None else _doing(peer)
         shown.add_row(escape(peer.name), *bar, *_numbers(peer), doing, style="dim" if away else None)
     if len(kept) < len(peers):
         shown.add_row(f"[dim]and {len(peers) - len(kept)} more[/]")
     return _below(title, shown)
 
 
-def _bar(peer: Seen) -> RenderableType:
+def _bar(peer: PeerView) -> RenderableType:
     total, done = peer.status.get("rounds"), peer.status.get("round", 0)
     if not total:
         return ""
@@ -117,7 +119,7 @@ def _bar(peer: Seen) -> RenderableType:
     )
 
 
-def _numbers(peer: Seen) -> list[str]:
+def _numbers(peer: PeerView) -> list[str]:
     """A peer's latest status; dashes if there is none yet."""
     status = peer.status
     if not status:
@@ -141,7 +143,7 @@ def _loss(value: float | None) -> str:
     return "–" if value is None or value != value else f"{value:.3f}" if abs(value) < 1000 else f"{value:.2e}"
 
 
-def _doing(peer: Seen) -> str:
+def _doing(peer: PeerView) -> str:
     if peer.finished:
         return "[green]finished[/]"
     if peer.problem is not None:
@@ -152,7 +154,7 @@ def _doing(peer: Seen) -> str:
     return doing if doing in BUSY else f"[cyan]{doing}[/]"
 
 
-def ended_table(ends: Sequence[Ended], title: str) -> RenderableType:
+def ended_table(ends: Sequence[PeerOutcome], title: str) -> RenderableType:
     """How the peers of a demo ended, the mean and how far they lie apart."""
     shown = ruled_table()
     shown.add_column("peer", no_wrap=True)
@@ -173,7 +175,7 @@ def ended_table(ends: Sequence[Ended], title: str) -> RenderableType:
     return _below(title, shown)
 
 
-def progress_line(peers: Sequence[Seen]) -> tuple[int, str]:
+def progress_line(peers: Sequence[PeerView]) -> tuple[int, str]:
     """The whole network in one line, for logs and pipes, and the rounds that all peers have done."""
     told = [seen.status for seen in peers if seen.status]
     done = min(status["round"] for status in told) if len(told) == len(peers) else 0

@@ -1,1 +1,1 @@
-"""Who is who: certificates, kits, the network file."""
+"""Identity: certificates, kits, the network file."""

@@ -1,7 +1,7 @@
-"""Who is who: the network's own authority, a certificate for every peer, and the list of those taken back.
+"""The network's own certificate authority, a certificate for every peer, and the list of revoked certificates.
 
-A peer's name is the DNS name `alice.peers.gossamer` in its certificate, and nothing else: the common name is for
-people, and where a peer's machine is may change hands.
+A peer's name is the DNS name `alice.peers.gossamer` in its certificate. The common name is informative only, and the
+address of its machine does not identify a peer.
 """
 
 import ipaddress
@@ -20,7 +20,7 @@ from gossamer.errors import GossamerError
 from gossamer.peers.identity.roster import SUFFIX
 
 DAY = timedelta(days=1)
-#: Certificates are valid from a day before they are made: a clock may be off by hours.
+#: Certificates are valid from a day before they are issued: clocks may be off by hours.
 EARLY = DAY
 MOST_DAYS = 3650
 AUTHORITY_DAYS = MOST_DAYS + 2
@@ -29,7 +29,7 @@ KEY, CERTIFICATE, CRL = "key.pem", "certificate.pem", "crl.pem"
 
 
 class CertificateError(GossamerError):
-    """A certificate, a key or a list of revoked ones is not what it should be."""
+    """An invalid certificate, key or list of revoked certificates."""
 
 
 class Issued(NamedTuple):
@@ -41,7 +41,7 @@ class Issued(NamedTuple):
 
 @dataclass(frozen=True)
 class Authority:
-    """The network's own authority: whoever has its key decides who is a peer."""
+    """The network's certificate authority: its key decides which peers belong to the network."""
 
     key: ec.EllipticCurvePrivateKey
     certificate: x509.Certificate
@@ -49,7 +49,7 @@ class Authority:
 
     @classmethod
     def create(cls, network: str = "gossamer") -> "Authority":
-        """A new authority, with nothing revoked."""
+        """A new authority without revoked certificates."""
         key, now = ec.generate_private_key(ec.SECP256R1()), _now()
         name = _subject(f"{network} authority"[:64])
         public = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
@@ -70,7 +70,7 @@ class Authority:
 
     @classmethod
     def load(cls, folder: Path) -> "Authority":
-        """The authority in a folder, as `write_kits` left it."""
+        """The authority in a folder that `write_kits` has written."""
         try:
             key, certificate, crl = ((folder / name).read_bytes() for name in (KEY, CERTIFICATE, CRL))
         except OSError as error:
@@ -83,11 +83,11 @@ class Authority:
 
     @property
     def files(self) -> dict[str, bytes]:
-        """What an authority's folder holds."""
+        """The contents of the authority's folder."""
         return {KEY: _key_pem(self.key), CERTIFICATE: _pem(self.certificate), CRL: _pem(self.crl)}
 
     def issue(self, name: str, host: str, days: int = 365, not_before: datetime | None = None) -> Issued:
-        """A key and a certificate for the peer `name` at `host`, valid for so many days from now."""
+        """A new key and certificate for the peer `name` at `host`, valid for so many days."""
         if not 1 <= days <= MOST_DAYS:
             raise CertificateError(f"days: a certificate is valid for 1 to {MOST_DAYS} days (got {days})")
         if (last := self.certificate.not_valid_after_utc) <= _now():
@@ -120,7 +120,7 @@ class Authority:
         return Issued(_key_pem(key), _pem(certificate))
 
     def revoke(self, certificate: bytes) -> "Authority":
-        """The same authority with this certificate (PEM) on its list; one that is there already changes nothing."""
+        """The authority with this certificate (PEM) on its list of revoked ones."""
         found = read_certificate(certificate)
         if not _signed_by(found, self.certificate):
             raise CertificateError("the certificate to revoke was signed by another network's authority")
@@ -135,7 +135,7 @@ class Authority:
 def check_certificate(
     certificate: bytes, authority: bytes, crl: bytes | None, name: str, now: datetime | None = None
 ) -> None:
-    """Refuse a peer's certificate (PEM) with the reason; `name` is the peer that it should be of."""
+    """Raise an error for an invalid certificate (PEM), or one of another peer than `name`."""
     now = now or datetime.now(UTC)
     found, signer = read_certificate(certificate), read_certificate(authority, "the authority's certificate")
     if not _signed_by(found, signer):
@@ -160,7 +160,7 @@ def check_certificate(
 
 
 def identity(certificate: bytes) -> str:
-    """The peer that a certificate (PEM) is of. Whether to believe it is for `check_certificate` to say."""
+    """The peer that a certificate (PEM) names, unverified: see `check_certificate`."""
     found = read_certificate(certificate)
     try:
         names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -173,7 +173,7 @@ def identity(certificate: bytes) -> str:
 
 
 def server_name(name: str) -> str:
-    """What a peer is called in its certificate: what to expect of the other end of a connection."""
+    """The DNS name in a peer's certificate, expected of the other end of a connection."""
     return f"{name}{SUFFIX}"
 
 
@@ -183,30 +183,30 @@ def valid_until(certificate: bytes) -> datetime:
 
 
 def is_newer(certificate: bytes, other: bytes) -> bool:
-    """Whether a certificate (PEM) was given out after another one; of two from the same second, each was."""
+    """Whether a certificate (PEM) was issued after another one, or differs and is of the same second."""
     one, two = read_certificate(certificate), read_certificate(other)
     return one != two and one.not_valid_before_utc >= two.not_valid_before_utc
 
 
 def moment(when: datetime) -> str:
-    """A time as messages tell it."""
+    """A time as messages show it."""
     return f"{when:%Y-%m-%d %H:%M} UTC"
 
 
 def check_key(key: bytes, certificate: bytes, where: str = "key") -> None:
-    """Refuse a private key (PEM) that is not the certificate's."""
+    """Raise an error for a private key (PEM) that is not the certificate's."""
     if read_key(key, where).public_key() != read_certificate(certificate).public_key():
         raise CertificateError(f"{where}: is the key of another certificate; copy the kit anew, whole")
 
 
 def read_certificate(pem: bytes, where: str = "certificate") -> x509.Certificate:
-    """A certificate from PEM, alone in its file."""
+    """Parse a single certificate from PEM."""
     try:
         found = x509.load_pem_x509_certificates(pem)
-        # Signed nonsense can hide behind a good frame: everything that is asked later is read here.
+        # Parsed lazily, so a malformed field could fail later: read all that is needed later.
         _ = [one.extensions for one in found]
         keys = [one.public_key() for one in found]
-    except Exception as error:  # the parser has many ways to say no
+    except Exception as error:  # the parser raises many types of errors
         raise CertificateError(f"{where}: unreadable: {_first_line(error)}; expected one certificate in PEM") from None
     if len(found) != 1:
         raise CertificateError(f"{where}: holds {len(found)} certificates, expected one")
@@ -216,10 +216,10 @@ def read_certificate(pem: bytes, where: str = "certificate") -> x509.Certificate
 
 
 def read_key(pem: bytes, where: str = "key") -> ec.EllipticCurvePrivateKey:
-    """A private key from PEM."""
+    """Parse a private key from PEM."""
     try:
         key = serialization.load_pem_private_key(pem, password=None)
-    except Exception as error:  # the parser has many ways to say no
+    except Exception as error:  # the parser raises many types of errors
         raise CertificateError(f"{where}: unreadable: {_first_line(error)}; expected a private key in PEM") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise CertificateError(f"{where}: not a key of the kind that this network uses (EC P-256)")
@@ -229,11 +229,11 @@ def read_key(pem: bytes, where: str = "key") -> ec.EllipticCurvePrivateKey:
 def read_crl(pem: bytes, authority: x509.Certificate, where: str = "list of revoked certificates") -> (
     x509.CertificateRevocationList
 ):  # fmt: skip
-    """The list of revoked certificates from PEM, which the authority must have signed."""
+    """Parse the list of revoked certificates from PEM, which the authority must have signed."""
     try:
         crl = x509.load_pem_x509_crl(pem)
         signed = crl.is_signature_valid(authority.public_key())  # type: ignore[arg-type]  # an EC key: see above
-    except Exception as error:  # the parser has many ways to say no
+    except Exception as error:  # the parser raises many types of errors
         raise CertificateError(f"{where}: unreadable: {_first_line(error)}; expected a CRL in PEM") from None
     if not signed or crl.issuer != authority.subject:
         raise CertificateError(f"{where}: signed by somebody else than this network's authority")
@@ -255,7 +255,7 @@ def _signed_list(
         x509.CertificateRevocationListBuilder()
         .issuer_name(authority.subject)
         .last_update(_now() - EARLY)
-        # Valid until there is a longer one: peers without news go on.
+        # Valid until replaced: peers that do not get a new list go on.
         .next_update(authority.not_valid_after_utc)
         .add_extension(x509.CRLNumber(number), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)

@@ -1,11 +1,11 @@
-"""A peer's kit: the one folder that it needs to take part, and that nobody else may have.
+"""A peer's kit: the folder that it needs to take part, and that no other peer may have.
 
     kits/
-      authority/   the network's own key: stays with whoever created the network
+      authority/   the network's own key: stays with the creator of the network
       alice/       key.pem (0600)  certificate.pem  authority.pem  crl.pem  network.toml
       bob/         ...
 
-A kit has its own peer's key and no other secret. Copied to its machine, it is all that `gossamer peer` needs.
+A kit holds its own peer's key and no other secret. It is all that `gossamer peer` needs on the peer's machine.
 """
 
 import os
@@ -35,18 +35,18 @@ from gossamer.runs.files import replace_file
 
 AUTHORITY_CERTIFICATE = "authority.pem"
 NETWORK = "network.toml"
-#: The certificates that the authority has given out, so that those can be revoked whose kits are elsewhere.
+#: The certificates that the authority has issued, so that they can be revoked if their kits are elsewhere.
 ISSUED = "issued"
 PRIVATE, PUBLIC = 0o600, 0o644
 
 
 class KitError(GossamerError):
-    """A kit is not whole, not private, or not fit for the network; or kits cannot be written."""
+    """A kit is incomplete, not private, or invalid for the network; or kits cannot be written."""
 
 
 @dataclass(frozen=True)
 class Kit:
-    """What a peer has: its number in the network, its key, and how to tell who the others are."""
+    """A peer's number in the network, its key and certificate, and how to verify other peers."""
 
     folder: Path
     name: str
@@ -57,17 +57,17 @@ class Kit:
     authority: bytes
     crl: bytes
 
-    def __repr__(self) -> str:  # without the key: what is printed or logged is read by others
+    def __repr__(self) -> str:  # without the key, since it may be printed or logged
         return f"Kit({str(self.folder)!r}, name={self.name!r})"
 
     @property
     def member(self) -> Member:
-        """This peer, as the network file has it."""
+        """This peer in the network file."""
         return self.roster.members[self.number]
 
 
 def write_kits(roster: Roster, out: Path, days: int = 365) -> None:
-    """Make an authority and one kit for every peer in the new folder `out`: all of it or nothing."""
+    """Write an authority and one kit for every peer into the new folder `out`: everything or nothing."""
     out = _free(out)
     authority = Authority.create()
     issued = {member.name: authority.issue(member.name, member.host, days) for member in roster.members}
@@ -77,8 +77,8 @@ def write_kits(roster: Roster, out: Path, days: int = 365) -> None:
         out.parent.mkdir(parents=True, exist_ok=True)
         _write_folder(draft, {})
         _write_folder(draft / AUTHORITY, files)
-        given_out = {f"{name}.pem": pair.certificate for name, pair in issued.items()}
-        _write_folder(draft / AUTHORITY / ISSUED, given_out)
+        certificates = {f"{name}.pem": pair.certificate for name, pair in issued.items()}
+        _write_folder(draft / AUTHORITY / ISSUED, certificates)
         for name, (key, certificate) in issued.items():
             about = {
                 KEY: key,
@@ -97,7 +97,7 @@ def write_kits(roster: Roster, out: Path, days: int = 365) -> None:
 
 
 def open_kit(folder: Path) -> Kit:
-    """The kit in a folder, if a peer may start with it; else the reason why not."""
+    """The kit in a folder; raises an error if a peer cannot start with it."""
     files = _read_kit(folder)
     roster, name = load_kit_roster(folder / NETWORK)
     try:
@@ -121,7 +121,7 @@ def open_kit(folder: Path) -> Kit:
 
 
 def kits_in(folder: Path) -> list[Path]:
-    """The kits in the folder that `write_kits` made, by name."""
+    """The kits in a folder that `write_kits` has written, by name."""
     try:
         inside = sorted(path for path in folder.iterdir() if path.is_dir() and path.name != AUTHORITY)
     except OSError as error:
@@ -130,24 +130,21 @@ def kits_in(folder: Path) -> list[Path]:
 
 
 def is_kit(folder: Path) -> bool:
-    """Whether a folder is meant to be a kit, whole or not; the file that kits are made of may lie anywhere."""
+    """Whether a folder is a kit, complete or not. A network file alone does not make a kit."""
     return any((folder / name).exists() for name in (KEY, AUTHORITY_CERTIFICATE))
 
 
 def revoke(kits: Path, name: str) -> list[Path]:
-    """Put all certificates that a peer has been given on the list of revoked ones, and the list into every kit there.
-
-    Gives those kits.
-    """
-    authority, given_out = _open_authority(kits)
-    for path in _given_to(name, given_out, kits):
+    """Revoke all certificates of a peer, write the new list into every kit in the folder, and return those kits."""
+    authority, issued_to = _open_authority(kits)
+    for path in _certificates_of(name, issued_to, kits):
         try:
             authority = authority.revoke(path.read_bytes())
         except OSError as error:
             raise KitError(f"{path}: cannot be read: {error.strerror}") from None
         except CertificateError as error:
             raise KitError(f"{path}: {error}") from None
-    # The authority's own list first: should this be interrupted, the same command goes on from it.
+    # The authority's own list first: after an interruption, the same command continues from it.
     there = kits_in(kits)
     for path in (kits / AUTHORITY, *there):
         _replace(path / CRL, authority.files[CRL])
@@ -155,17 +152,17 @@ def revoke(kits: Path, name: str) -> list[Path]:
 
 
 def renew(kits: Path, names: Iterable[str] = (), days: int = 365) -> dict[str, datetime]:
-    """Give peers (all, unless named) a new key and certificate in their kits: all of them or none.
+    """Write a new key and certificate into the kits of these peers (default: all): all of them or none.
 
-    Tells until when each is valid. Those that they had before are valid until they expire or are revoked.
+    Returns until when each is valid. Older certificates stay valid until they expire or are revoked.
     """
-    authority, given_out = _open_authority(kits)
-    chosen = list(dict.fromkeys(names)) or sorted(given_out)
+    authority, issued_to = _open_authority(kits)
+    chosen = list(dict.fromkeys(names)) or sorted(issued_to)
     for name in chosen:
-        _given_to(name, given_out, kits)
+        _certificates_of(name, issued_to, kits)
     members = [_to_renew(kits / name, authority) for name in chosen]
     issued = {member.name: authority.issue(member.name, member.host, days) for member in members}
-    # What was given out is known before it is given out: whatever happens then, it can be revoked.
+    # Record the certificates before they reach the kits, so that they can be revoked whatever happens.
     files = {
         kits / AUTHORITY / ISSUED / f"{name}.{read_certificate(pair.certificate).serial_number:x}.pem": pair.certificate
         for name, pair in issued.items()
@@ -178,32 +175,32 @@ def renew(kits: Path, names: Iterable[str] = (), days: int = 365) -> dict[str, d
 
 
 def _open_authority(kits: Path) -> tuple[Authority, dict[str, list[Path]]]:
-    """The authority beside the kits, and the certificates that it has given out, by the names of their peers."""
+    """The authority beside the kits, and the certificates that it has issued, by peer."""
     home = kits / AUTHORITY
     if not (home / KEY).exists():
         raise KitError(
             f"{kits}: has no {AUTHORITY}/{KEY}; name the folder that 'gossamer network create' wrote. Where the key is "
             "lost, nobody can change who belongs to this network: create it anew"
         )
-    given_out: dict[str, list[Path]] = {}
+    issued_to: dict[str, list[Path]] = {}
     for path in sorted((home / ISSUED).glob("*.pem")):  # NAME.pem at first, then NAME.SERIAL.pem
-        given_out.setdefault(path.name.split(".")[0], []).append(path)
-    if not given_out:
+        issued_to.setdefault(path.name.split(".")[0], []).append(path)
+    if not issued_to:
         raise KitError(
             f"{home / ISSUED}: has none of the certificates that were given out. Bring back the whole folder, or make "
             "new kits with 'gossamer network create'"
         )
-    return Authority.load(home), given_out
+    return Authority.load(home), issued_to
 
 
-def _given_to(name: str, given_out: Mapping[str, list[Path]], kits: Path) -> list[Path]:
-    if name not in given_out:
-        raise KitError(f"{kits}: there is no certificate of a peer '{name}': {did_you_mean(name, given_out)}")
-    return given_out[name]
+def _certificates_of(name: str, issued_to: Mapping[str, list[Path]], kits: Path) -> list[Path]:
+    if name not in issued_to:
+        raise KitError(f"{kits}: there is no certificate of a peer '{name}': {did_you_mean(name, issued_to)}")
+    return issued_to[name]
 
 
 def _to_renew(folder: Path, authority: Authority) -> Member:
-    """Whose kit is in a folder, if it is a kit of this authority. Its own key and certificate may be lost."""
+    """The peer of a kit of this authority. The kit's key and certificate may be missing."""
     if not folder.is_dir():
         raise KitError(
             f"{folder}: is not there, and a new certificate needs a kit to go into. Bring the folder back, or name the "
@@ -225,8 +222,8 @@ def _replace(path: Path, content: bytes) -> None:
 def _replace_all(files: Mapping[Path, bytes]) -> None:
     """Put all files in place, or leave everything as it was.
 
-    They are written beside their places first. A kill in the moment of the renaming is all that can leave a key without
-    its certificate, and a kit like that is refused until it is renewed once more.
+    New files are written first and renamed last. Only a kill during the renaming can leave a key without its
+    certificate; such a kit is refused until it is renewed again.
     """
     drafts = {path: path.with_name(f".{path.name}.{os.getpid()}.part") for path in files}
     before: dict[Path, bytes | None] = {}
@@ -238,7 +235,7 @@ def _replace_all(files: Mapping[Path, bytes]) -> None:
             draft.replace(path)
     except BaseException as error:
         for path, draft in drafts.items():
-            with suppress(OSError):  # it may never have come to be
+            with suppress(OSError):  # it may not exist yet
                 draft.unlink()
             if (old := before.get(path)) is not None:
                 _replace(path, old)
@@ -251,7 +248,7 @@ def _replace_all(files: Mapping[Path, bytes]) -> None:
 
 
 def _free(out: Path) -> Path:
-    """The folder to write to, if there is nothing in it yet."""
+    """The folder to write to, if it is new or empty."""
     try:
         out = out.resolve()
         if out == Path.cwd():
@@ -265,7 +262,7 @@ def _free(out: Path) -> Path:
 
 
 def _write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
-    """A new private folder with new files; a key is private from its first byte on."""
+    """Write a new private folder; a key file is private from its creation."""
     folder.mkdir(mode=0o700)
     for name, content in files.items():
         _write_new(folder / name, content, _mode(folder / name))
@@ -284,7 +281,7 @@ def _write_new(path: Path, content: bytes, mode: int) -> None:
 
 
 def _read_kit(folder: Path) -> dict[str, bytes]:
-    """The files of a kit, all there, the key readable by its owner alone."""
+    """The files of a complete kit whose key only its owner can read."""
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         raise KitError(f"{folder}: {what}; name a kit, a folder that 'gossamer network create' wrote")
@@ -295,7 +292,7 @@ def _read_kit(folder: Path) -> dict[str, bytes]:
     names = (KEY, CERTIFICATE, AUTHORITY_CERTIFICATE, CRL)
     missing = [name for name in (*names, NETWORK) if not (folder / name).is_file()]
     if folder.name == AUTHORITY and NETWORK in missing:
-        raise KitError(f"{folder}: is the network's authority and no kit; it stays with who made the kits beside it")
+        raise KitError(f"{folder}: is the network's authority and no kit; it stays with the creator of the network")
     if missing:
         raise KitError(f"{folder}: {', '.join(missing)} missing; copy the kit anew, whole")
     return {name: _read(folder / name, private=name == KEY) for name in names}

@@ -1,6 +1,6 @@
-"""The network file: one experiment, the peers that run it together, and how they exchange.
+"""The network file: one experiment, the peers that run it, and how they exchange letters.
 
-    [experiment]            # the tables of an experiment file; or: experiment = "winner.toml", from this file's folder
+    [experiment]            # as in an experiment file; or: experiment = "winner.toml", relative to this file
     method = "dfedavg"
     rounds = 30
 
@@ -36,13 +36,13 @@ from gossamer.methods import METHODS, fitted
 from gossamer.methods import Setting as Place
 from gossamer.parts import explain, user_code
 
-#: The peer's samples are the part that the experiment's partition gives to its number.
+#: The value of `data` for the samples that the experiment's partition gives to the peer's number.
 EXPERIMENT_DATA = "experiment"
-#: A folder beside the kits, so no peer's name.
+#: The authority's folder beside the kits; no peer may have this name.
 AUTHORITY = "authority"
-#: What follows a peer's name in its certificate; no machine's name ends like this.
+#: Follows a peer's name in its certificate; no host name may end like this.
 SUFFIX = ".peers.gossamer"
-#: The method that does the same without a server.
+#: The decentralised counterparts of methods with a server.
 WITHOUT_SERVER = {"fedavg": "dfedavg", "fedsam": "dfedsam", "scaffold": "d-scaffold", "fedpd": "dfedadmm"}
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
@@ -52,14 +52,14 @@ LONGEST_HOST = 253
 
 
 class RosterError(GossamerError):
-    """The network file is wrong, or its experiment is none that peers can run."""
+    """The network file is invalid, or peers cannot run its experiment."""
 
 
 class Member(Checked):
-    """One peer as the others know it, and where its own samples are."""
+    """One peer: its name and address, and the place of its samples."""
 
     name: str
-    host: str = Field("127.0.0.1", description="where the others reach it: a name or an address")
+    host: str = Field("127.0.0.1", description="where other peers reach it: a name or an address")
     port: int = Field(ge=1, le=65535)
     data: str = Field(EXPERIMENT_DATA, min_length=1, description="experiment, a folder, an .npz, or module:function")
     holdout: float = Field(0.0, ge=0, lt=1, description="share of its samples to test on, if it has no test samples")
@@ -82,7 +82,7 @@ class Member(Checked):
         try:
             address = ipaddress.ip_address(bare)
         except ValueError:
-            digits = re.fullmatch(r"[0-9.]+", bare)  # meant as an address, and none
+            digits = re.fullmatch(r"[0-9.]+", bare)  # an invalid address
             if digits or len(bare) > LONGEST_HOST or not HOST.fullmatch(bare) or bare.endswith(SUFFIX):
                 raise ValueError(
                     f"should be a name like 'gpu1.example.org' or an address like '10.0.0.1' or '::1' (got {host!r})"
@@ -94,7 +94,7 @@ class Member(Checked):
 
     @property
     def address(self) -> str:
-        """Host and port in one word.
+        """Host and port.
 
         >>> Member(name="a", host="::1", port=7001).address, Member(name="b", port=7002).address
         ('[::1]:7001', '127.0.0.1:7002')
@@ -103,7 +103,7 @@ class Member(Checked):
 
 
 class Exchange(Checked):
-    """How peers deal with messages that are late. The same for all of them."""
+    """The policy for late messages, the same for all peers."""
 
     late: Literal["wait", "reweigh"] = Field("wait", description="what a peer does without a neighbour's message")
     patience: float = Field(60.0, gt=0, allow_inf_nan=False, description="seconds: the longest wait for a neighbour")
@@ -112,7 +112,7 @@ class Exchange(Checked):
 
 @dataclass(frozen=True)
 class Roster:
-    """Who runs which experiment together. Whatever cannot work is refused here."""
+    """An experiment and the peers that run it; raises an error for what cannot work."""
 
     experiment: Experiment
     members: tuple[Member, ...]
@@ -137,7 +137,7 @@ class Roster:
 
     @property
     def digest(self) -> str:
-        """A short fingerprint of what all peers must share: the experiment, the names in order, and the exchange."""
+        """A digest of all that peers must share: the experiment, the names in order, and the exchange."""
         shared = [self.experiment.to_toml(), self.names, self.exchange.model_dump()]
         return hashlib.sha256(json.dumps(shared).encode()).hexdigest()[:16]
 
@@ -152,7 +152,7 @@ class Roster:
         return self.members[self.number(name)]
 
     def to_toml(self, peer: str | None = None) -> str:
-        """The network file; with `peer`, as it lies in that peer's kit: where others have their data is not in it."""
+        """The network file; with `peer`, the one for that peer's kit, without the `data` of others."""
         known = {} if peer is None else {"peer": self.member(peer).name}
         private = {m.name: {"data", "holdout"} if peer not in (None, m.name) else set() for m in self.members}
         peers = {m.name: m.model_dump(exclude={"name", *private[m.name]}) for m in self.members}
@@ -162,7 +162,7 @@ class Roster:
 
 
 def load_roster(path: Path) -> Roster:
-    """The network of a TOML file; what is wrong in it is told with the file and the key."""
+    """The network of a TOML file; errors name the file and the key."""
     try:
         values = read_toml(path)
     except ExperimentError as error:
@@ -175,11 +175,11 @@ def load_roster(path: Path) -> Roster:
 
 
 def load_kit_roster(path: Path) -> tuple[Roster, str]:
-    """The network as the file in a kit tells it, and whose kit it is."""
+    """The network in a kit's file, and the name of the kit's peer."""
     values = read_toml(path)
     name = values.pop("peer", None)
     if not isinstance(name, str):
-        raise RosterError(f"{path}: does not say whose kit it is (peer = \"...\"); kits come from 'network create'")
+        raise RosterError(f"{path}: does not name its peer (peer = \"...\"); kits come from 'network create'")
     roster = _named(path, values)
     if name not in roster.names:
         raise RosterError(f"{path}: peer: there is no '{name}' among the peers: {did_you_mean(name, roster.names)}")
@@ -214,7 +214,7 @@ def _roster(values: Mapping[str, Any], folder: Path) -> Roster:
 
 
 def _experiment(given: Any, folder: Path, clients: int) -> Experiment:
-    """The experiment, in the network file or in a file of its own; it has as many clients as there are peers."""
+    """The experiment, from the network file or a file of its own, with as many clients as there are peers."""
     where = "experiment"
     if isinstance(given, str):
         where = str(folder / Path(given).expanduser())
@@ -258,7 +258,7 @@ def _check_members(members: Sequence[Member]) -> None:
 
 
 def _check_method(experiment: Experiment) -> None:
-    """Refuse a method that needs a server, and one that does not fit the graph."""
+    """Refuse a method that needs a server or is incompatible with the graph."""
     method = fitted(experiment.method, Place(server=False, shapes=()))
     if "server" in method.sends.values():
         name = next((n for n, maker in METHODS.items() if type(experiment.method) is maker), type(method).__name__)

@@ -1,1 +1,1 @@
-"""What a peer keeps on disk."""
+"""The files of a peer: letters, outbox, mailbox, journal."""

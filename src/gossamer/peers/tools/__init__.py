@@ -1,1 +1,1 @@
-"""What an operator of a network uses."""
+"""Tools for operators: run, check, watch and demonstrate a network."""

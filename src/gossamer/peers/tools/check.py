@@ -1,6 +1,6 @@
-"""`gossamer network check`: whether kits are fit, certificates valid, peers there and who they should be.
+"""`gossamer network check`: whether kits are complete, certificates valid, and peers running and authentic.
 
-Everything is asked with a peer's own kit over the same mutual TLS that the peers use; nothing is ever asked in plain.
+Peers are asked with a kit, over the same mutual TLS that they use among themselves.
 """
 
 import socket
@@ -30,12 +30,12 @@ from gossamer.peers.wire import tls
 from gossamer.peers.wire import wire_pb2 as wire
 from gossamer.peers.wire.links import SERVICE, describe_failure
 
-#: Seconds for each of: the connection, the handshake, the first word.
-PATIENCE = 5.0
-#: OpenSSL's numbers for what is wrong with a certificate.
+#: Seconds for each of: the connection, the handshake, the first answer.
+TIMEOUT = 5.0
+#: OpenSSL's codes for invalid certificates.
 FOREIGN = (18, 19, 20, 21, 7)
 NOT_YET, EXPIRED, REVOKED, WRONG_NAME = 9, 10, 23, 62
-#: How the other end says what is wrong with ours.
+#: The TLS alerts by which the other end refuses this kit.
 ALERTS = {
     "UNKNOWN_CA": "it refuses this kit: its authority is another one",
     "CERTIFICATE_EXPIRED": "it refuses this kit: by its clock the certificate has expired",
@@ -47,30 +47,30 @@ ALERTS = {
 
 
 class Hello(NamedTuple):
-    """What a running peer says of itself."""
+    """The version and experiment of a running peer."""
 
     version: str
     digest: str
 
 
-class Line(NamedTuple):
-    """What was found out about one peer; a problem is told in words, None is none."""
+class PeerCheck(NamedTuple):
+    """The result for one peer; a problem of None means that there is none."""
 
     name: str
     address: str
-    #: Of its kit, where that is here: what is wrong with it, and the days its certificate has left.
+    #: For a kit that is here: its problem, and the days that its certificate is still valid.
     kit_problem: str | None
     days_left: int | None
-    #: Of the running peer.
+    #: For the running peer: its problem, and its answer.
     network_problem: str | None
     hello: Hello | None
-    #: Of the certificate that it answers with: the days left, and whether its kit has a newer one.
+    #: For the certificate that it presents: the days left, and whether its kit has a newer one.
     shown_days_left: int | None = None
     outdated: bool = False
 
 
-class Met(NamedTuple):
-    """How a connection went: what was in the way, and the certificate (PEM) of the other end."""
+class Connection(NamedTuple):
+    """The result of connecting: the problem, and the certificate (PEM) of the other end."""
 
     problem: str | None
     shown: bytes | None = None
@@ -85,36 +85,36 @@ def ask(kit: Kit, member: Member) -> Hello:
             response_deserializer=wire.Hello.FromString,
         )
         try:
-            # Of no network: this is no peer that greets, and nobody is to take it for one.
-            answer: wire.Hello = greet(wire.Hello(version=version("gossamer")), timeout=PATIENCE)
+            # Without a network: this is no peer, and must not be taken for one.
+            answer: wire.Hello = greet(wire.Hello(version=version("gossamer")), timeout=TIMEOUT)
         except grpc.RpcError as error:
             raise GossamerError(f"it does not answer as a peer does ({describe_failure(error)})") from None
     return Hello(answer.version, answer.network)
 
 
-def check_network(folder: Path) -> list[Line]:
+def check_network(folder: Path) -> list[PeerCheck]:
     """Check one kit, or all the kits in a folder, and every peer of their network."""
     folders = [folder] if is_kit(folder) or not folder.is_dir() else kits_in(folder)
     if not folders:
         raise KitError(f"{folder}: there are no kits in it; name a kit, or the folder that 'network create' wrote")
     kits, problems = _open(folders)
-    if not kits:  # without a kit nobody can be asked, nor is it known who there is
+    if not kits:  # without a kit the peers are unknown and cannot be asked
         if len(folders) == 1:
             raise problems[folders[0].name]
-        return [Line(name, "", _without_place(name, folders, error), None, None, None)
+        return [PeerCheck(name, "", _without_place(name, folders, error), None, None, None)
                 for name, error in problems.items()]  # fmt: skip
     first = kits[0]
     with ThreadPoolExecutor(max_workers=32) as pool:
         lines = list(pool.map(lambda member: _line(member, kits, first), first.roster.members))
     by_name = {line.name: line for line in lines}
     for name, error in problems.items():
-        line = by_name.get(name, Line(name, "", None, None, None, None))
+        line = by_name.get(name, PeerCheck(name, "", None, None, None, None))
         by_name[name] = line._replace(kit_problem=_without_place(name, folders, error))
     return list(by_name.values())
 
 
 def _open(folders: Sequence[Path]) -> tuple[list[Kit], dict[str, GossamerError]]:
-    """The kits that are fit, and what is wrong with the others, by the names of their folders."""
+    """The valid kits, and the problems of the others by the names of their folders."""
     kits: list[Kit] = []
     problems: dict[str, GossamerError] = {}
     for folder in folders:
@@ -131,12 +131,12 @@ def _open(folders: Sequence[Path]) -> tuple[list[Kit], dict[str, GossamerError]]
 
 
 def _without_place(name: str, folders: Sequence[Path], error: GossamerError) -> str:
-    """The reason alone, where the table has the name beside it."""
+    """The problem without the folder, for a table that has the name beside it."""
     folder = next(path for path in folders if path.name == name)
     return str(error).removeprefix(f"{folder}: ")
 
 
-def _line(member: Member, kits: Sequence[Kit], asking: Kit) -> Line:
+def _line(member: Member, kits: Sequence[Kit], asking: Kit) -> PeerCheck:
     own = next((kit for kit in kits if kit.name == member.name), None)
     days = _days_left(own.certificate) if own else None
     (problem, shown), hello = meet(asking, member), None
@@ -146,7 +146,7 @@ def _line(member: Member, kits: Sequence[Kit], asking: Kit) -> Line:
             problem = disagreement(asking, hello)
         except GossamerError as error:
             problem = str(error)
-    return Line(
+    return PeerCheck(
         member.name, member.address, None, days, problem, hello,
         shown_days_left=_days_left(shown) if shown else None,
         outdated=bool(own and shown and is_newer(own.certificate, shown)),
@@ -158,7 +158,7 @@ def _days_left(certificate: bytes) -> int:
 
 
 def disagreement(kit: Kit, hello: Hello) -> str | None:
-    """Why a peer that says this of itself cannot run with ours."""
+    """Why a peer with this answer cannot run with the peer of this kit; None if it can."""
     if hello.digest != kit.roster.digest:
         return f"runs another experiment ({hello.digest}, here {kit.roster.digest})"
     if hello.version != (ours := version("gossamer")):
@@ -166,27 +166,27 @@ def disagreement(kit: Kit, hello: Hello) -> str | None:
     return None
 
 
-def probe(kit: Kit, member: Member, patience: float = PATIENCE) -> str | None:
-    """Connect to a peer as another peer would; gives what is in the way, None if nothing is."""
-    return meet(kit, member, patience).problem
+def probe(kit: Kit, member: Member, timeout: float = TIMEOUT) -> str | None:
+    """Connect to a peer as another peer would; return the problem, None if there is none."""
+    return meet(kit, member, timeout).problem
 
 
-def meet(kit: Kit, member: Member, patience: float = PATIENCE) -> Met:
+def meet(kit: Kit, member: Member, timeout: float = TIMEOUT) -> Connection:
     """Connect to a peer as another peer would."""
     try:
-        with socket.create_connection((member.host, member.port), patience) as plain:
+        with socket.create_connection((member.host, member.port), timeout) as plain:
             return _greet(kit, member, plain)
     except TimeoutError:
-        return Met(f"timed out: no answer within {patience:g} s")
+        return Connection(f"timed out: no answer within {timeout:g} s")
     except ConnectionRefusedError:
-        return Met("refused: nobody listens there")
+        return Connection("refused: nobody listens there")
     except socket.gaierror as error:
-        return Met(f"no such host ({error.strerror})")
+        return Connection(f"no such host ({error.strerror})")
     except OSError as error:
-        return Met(f"not reachable: {error.strerror or error}")
+        return Connection(f"not reachable: {error.strerror or error}")
 
 
-def _greet(kit: Kit, member: Member, plain: socket.socket) -> Met:
+def _greet(kit: Kit, member: Member, plain: socket.socket) -> Connection:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_verify_locations(cadata=kit.authority.decode())
@@ -197,21 +197,21 @@ def _greet(kit: Kit, member: Member, plain: socket.socket) -> Met:
             encoded = secure.getpeercert(binary_form=True)
             assert encoded is not None  # the context demands one
             shown = ssl.DER_cert_to_PEM_cert(encoded).encode()
-            # OpenSSL has checked it; once more for our list of revoked ones.
+            # OpenSSL has checked it, except for the list of revoked certificates.
             check_certificate(shown, kit.authority, kit.crl, member.name)
-            # What is wrong with our certificate comes only now: with TLS 1.3 the handshake ends before it is looked at.
+            # With TLS 1.3 the other end checks our certificate after the handshake: an alert comes only now.
             closed = None if secure.recv(1) else "it closed the connection: not a Gossamer peer, or it refuses this kit"
-            return Met(closed, shown)
+            return Connection(closed, shown)
     except CertificateError as error:
-        return Met(str(error))
+        return Connection(str(error))
     except ssl.SSLCertVerificationError as error:
-        return Met(_certificate_problem(error, member))
+        return Connection(_certificate_problem(error, member))
     except TimeoutError:
-        return Met("timed out: it took the connection and says nothing; is it frozen, or no Gossamer peer?")
+        return Connection("timed out: it accepted the connection and does not answer; is it frozen, or no peer?")
     except ssl.SSLError as error:
         reason = error.reason or str(error)
         said = next((words for alert, words in ALERTS.items() if alert in reason), None)
-        return Met(said or f"no TLS as expected ({reason.lower().replace('_', ' ')}); is it a Gossamer peer?")
+        return Connection(said or f"no TLS as expected ({reason.lower().replace('_', ' ')}); is it a Gossamer peer?")
 
 
 def _certificate_problem(error: ssl.SSLCertVerificationError, member: Member) -> str:

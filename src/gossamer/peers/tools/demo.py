@@ -1,7 +1,7 @@
-"""`gossamer network demo`: a whole network on this machine, every peer a process of its own, with real TLS.
+"""`gossamer network demo`: a network on this machine, each peer a process of its own, with real TLS.
 
 folder/
-  kits/alice/        as 'gossamer network create' writes them; output.txt has what the process said
+  kits/alice/        as 'gossamer network create' writes them; output.txt has the output of the process
   runs/alice/        as a simulation's run folder
 """
 
@@ -21,24 +21,26 @@ from typing import Any
 from gossamer.errors import GossamerError
 from gossamer.peers.identity.kit import KitError, open_kit, write_kits
 from gossamer.peers.identity.roster import Exchange, Member, Roster
-from gossamer.peers.tools.watch import NetworkWatcher, Seen
+from gossamer.peers.tools.watch import NetworkWatcher, PeerView
 from gossamer.runs.folder import RunFolder, read_lines
 from gossamer.system.orphans import PARENT
 
 HOST = "127.0.0.1"
 NAMES = ("alice", "bob", "carol", "dave", "erin", "frank", "grace", "heidi", "ivan", "judy", "kim", "laura")
-#: Ports that no system hands out to outgoing connections, so that none of those can sit on a peer's port.
+#: Ports outside the range of outgoing connections, so that none of those can take a peer's port.
 PORTS = range(20_000, 32_000)
-#: Seconds between two looks at the network.
+#: Seconds between two requests for the status of all peers.
 EVERY = 0.2
-#: Seconds that a peer has to end when it is asked to.
+#: Seconds that a peer has to end after SIGTERM.
 TO_END = 5.0
-#: Seconds that a killed peer stays dead, so that one sees it: if its neighbours miss it, and if none is seen to.
+#: Seconds that a killed peer stays dead, to be visible: after a neighbour misses it, and if none does.
 DEAD, DEAD_AND_NOT_MISSED = 1.0, 10.0
 OUTPUT = "output.txt"
+#: Notes about a peer.
+STARTING, KILLED, RESTARTING = "starting", "killed (SIGKILL)", "starting again"
 #: Signals that end the demo, and with it its peers.
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-#: What Ctrl-C at a terminal, which all its processes get, makes of a peer.
+#: Exit codes of a peer after Ctrl-C, which reaches all processes of a terminal.
 INTERRUPTED = (130, -signal.SIGINT)
 
 
@@ -49,8 +51,8 @@ class PeerDied(GossamerError):
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How one peer ended."""
+class PeerOutcome:
+    """The final numbers of one peer."""
 
     name: str
     rounds: int
@@ -68,20 +70,20 @@ class Demo:
         self.kits, self.runs = folder / "kits", folder / "runs"
         self.roster, self._faults = roster, faults
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        #: What there is to say of a peer besides what it says of itself.
-        self.notes: dict[str, str] = dict.fromkeys(roster.names, "[dim]starting[/]")
-        #: The one to be killed halfway. Not the one whose kit asks, so that both can be seen.
+        #: What the demo knows about a peer besides the peer's own status.
+        self.notes: dict[str, str] = dict.fromkeys(roster.names, STARTING)
+        #: The peer to kill halfway; not the one whose kit is used for watching.
         self._victim = roster.names[1] if kill else None
         self._killed: float | None = None
         write_kits(roster, self.kits)
 
-    async def run(self, show: Callable[[list[Seen]], None], say: Callable[[str], None]) -> list[Ended]:
-        """Start every peer, show them until all have ended, and say what happens besides."""
+    async def run(self, show: Callable[[list[PeerView]], None], say: Callable[[str], None]) -> list[PeerOutcome]:
+        """Start every peer and show all of them until they have ended; `say` reports kills and restarts."""
         task = asyncio.current_task()
         assert task is not None
         for number in ENDS:
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-        watcher = NetworkWatcher(open_kit(self.kits / self.roster.names[0]), patience=1.0)
+        watcher = NetworkWatcher(open_kit(self.kits / self.roster.names[0]), timeout=1.0)
         try:
             for name in self.roster.names:
                 self._start(name)
@@ -95,7 +97,7 @@ class Demo:
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
         finally:
-            for number in ENDS:  # whoever presses Ctrl-C twice is not to leave a process behind
+            for number in ENDS:  # a second Ctrl-C must not leave a process behind
                 asyncio.get_running_loop().add_signal_handler(number, lambda: None)
             self._stop_all()
             await watcher.close()
@@ -111,8 +113,8 @@ class Demo:
                 env={**os.environ, "OMP_NUM_THREADS": "1", PARENT: str(os.getpid())},
             )  # fmt: skip
 
-    def _note(self, peers: list[Seen], say: Callable[[str], None]) -> None:
-        """Kill and bring back the one that was chosen, and keep the notes of all."""
+    def _note(self, peers: list[PeerView], say: Callable[[str], None]) -> None:
+        """Kill and restart the chosen peer, and update the notes."""
         for seen in peers:
             if seen.problem is None and seen.name != self._victim:
                 self.notes.pop(seen.name, None)
@@ -129,13 +131,13 @@ class Demo:
                 self._processes[victim].kill()
                 self._processes[victim].wait()
                 self._killed = time.monotonic()
-                self.notes[victim] = "[not dim bold red]killed (SIGKILL)[/]"
+                self.notes[victim] = KILLED
                 say(f"{victim} killed with SIGKILL after round {round}")
         elif self._processes[victim].poll() == -signal.SIGKILL:
             missed = any(victim in each.away for each in peers)
             if time.monotonic() - self._killed >= (DEAD if missed else DEAD_AND_NOT_MISSED):
                 self._start(victim)
-                self.notes[victim] = "[not dim yellow]starting again[/]"
+                self.notes[victim] = RESTARTING
                 say(f"{victim} started again with the same kit")
         elif self._processes[victim].poll() is not None or (seen.problem is None and seen.status["process"] > 1):
             say(f"{victim} is back, at round {round}")
@@ -143,7 +145,7 @@ class Demo:
             self._victim = self._killed = None
 
     def _check(self) -> None:
-        """Give up when a peer has ended in any way but a good one."""
+        """Raise an error if a peer has failed."""
         for name, process in self._processes.items():
             code = process.poll()
             if code in INTERRUPTED:
@@ -152,17 +154,17 @@ class Demo:
                 raise PeerDied(f"{name}: {self._last_words(name, code)}. The other peers were stopped.")
 
     def _last_words(self, name: str, code: int) -> str:
-        """Why a peer ended, as it said itself."""
+        """The last line of a failed peer's output."""
         path = self.kits / name / OUTPUT
         lines = path.read_text(errors="replace").strip().splitlines()
         if not lines:
             how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            return f"{how} and said nothing"
+            return f"{how} without output"
         said = lines[-1].removeprefix("error: ").removeprefix(f"{name}: ").rstrip(".")
-        return f"{said} (all it said: {path})" if len(lines) > 1 else said
+        return f"{said} (its whole output: {path})" if len(lines) > 1 else said
 
     def _stop_all(self) -> None:
-        """No process is left when this returns."""
+        """End all processes and wait for them."""
         for process in self._processes.values():
             if process.poll() is None:
                 process.terminate()
@@ -174,11 +176,11 @@ class Demo:
                 process.kill()
                 process.wait()
 
-    def _ended(self, seen: Seen) -> Ended:
-        """A peer's last word is in its run folder: it may not have waited to be asked."""
+    def _ended(self, seen: PeerView) -> PeerOutcome:
+        """The final numbers, from the run folder: the peer may have ended before it could be asked."""
         lines = read_lines(RunFolder(self.runs / seen.name).metrics)
         last: dict[str, Any] = lines[-1] if lines else {}
-        return Ended(
+        return PeerOutcome(
             seen.name, last.get("round", 0), last.get("local_loss"), last.get("test_accuracy"),
             sum(line["bytes_round"] for line in lines),
             sum(seen.status.get("refused", {}).values()),
@@ -196,7 +198,7 @@ def peer_names(count: int) -> list[str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody listens on."""
+    """Free ports of this machine."""
     free: list[int] = []
     for port in random.SystemRandom().sample(PORTS, len(PORTS)):
         with socket.socket() as tried:
@@ -218,7 +220,7 @@ def demo_roster(experiment: Any, late: str) -> Roster:
 
 
 def check_free(folder: Path) -> None:
-    """Refuse a folder that has something in it."""
+    """Refuse a folder that is not empty."""
     try:
         taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     except OSError as error:

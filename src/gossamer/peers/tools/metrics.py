@@ -1,7 +1,7 @@
 """A peer's numbers for Prometheus, on request, as plain text over HTTP.
 
-Anyone who reaches the port can read them, so it is this machine's own address unless another is named. Nothing can be
-asked of a peer here, and no model or sample is shown.
+The port has no access control, so it listens on the loopback address unless another is given. It shows no model and no
+sample, and accepts no commands.
 """
 
 import asyncio
@@ -12,28 +12,28 @@ from typing import Any
 from gossamer.errors import GossamerError
 
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
-#: Seconds that a caller may take to say what it wants.
+#: Seconds that a caller may take for its request.
 STALL = 5.0
-#: Bytes that it may say it in.
+#: Bytes of the longest request.
 LONGEST = 16 << 10
 
-#: What a status says, under which name and with which meaning.
+#: Key in the status, name, type and description of each metric.
 NUMBERS = (
-    ("round", "gossamer_round", "gauge", "Rounds that are done."),
-    ("rounds", "gossamer_rounds", "gauge", "Rounds in all."),
+    ("round", "gossamer_round", "gauge", "Completed rounds."),
+    ("rounds", "gossamer_rounds", "gauge", "Rounds of the whole run."),
     ("finished", "gossamer_finished", "gauge", "1 after the last round."),
     ("loss", "gossamer_loss", "gauge", "Training loss of the last round."),
     ("test_loss", "gossamer_test_loss", "gauge", "Loss on the held-out samples, when last measured."),
     ("accuracy", "gossamer_accuracy", "gauge", "Accuracy on the held-out samples, when last measured."),
     ("weight", "gossamer_push_sum_weight", "gauge", "Push-sum weight."),
     ("sent_bytes", "gossamer_sent_bytes_total", "counter", "Bytes of messages that were sent."),
-    ("received_bytes", "gossamer_received_bytes_total", "counter", "Bytes of messages that were let in."),
-    ("process", "gossamer_starts", "gauge", "How often this peer was started."),
+    ("received_bytes", "gossamer_received_bytes_total", "counter", "Bytes of messages that were accepted."),
+    ("process", "gossamer_starts", "gauge", "Number of times that this peer was started."),
 )
 
 
 def exposition(status: dict[str, Any]) -> str:
-    """A peer's status in Prometheus' text format; what is not known yet is left out."""
+    """A peer's status in Prometheus' text format, without values that are not known yet."""
     peer = {"peer": status["peer"]}
     lines: list[str] = []
     for key, name, kind, meaning in NUMBERS:
@@ -43,7 +43,7 @@ def exposition(status: dict[str, Any]) -> str:
     lines += _family("gossamer_refused_total", "counter", "Messages that were refused, by reason.", refused)
     used = {name: about for name, about in status["neighbours"].items() if about["sends"]}
     reached = [({**peer, "neighbour": name}, about["reachable"]) for name, about in used.items()]
-    lines += _family("gossamer_neighbour_reachable", "gauge", "1: the last try to reach it succeeded.", reached)
+    lines += _family("gossamer_neighbour_reachable", "gauge", "1 if the last attempt to reach it succeeded.", reached)
     return "\n".join(lines) + "\n"
 
 
@@ -56,7 +56,7 @@ def _family(name: str, kind: str, meaning: str, samples: list[tuple[dict[str, st
 
 
 def _escaped(text: str) -> str:
-    r"""A label's value as the format wants it.
+    r"""A label's value, escaped for the format.
 
     >>> print(_escaped('a "word"'))
     a \"word\"
@@ -65,7 +65,7 @@ def _escaped(text: str) -> str:
 
 
 def as_address(text: str) -> tuple[str, int]:
-    """Where to serve: a port of this machine alone, or host:port.
+    """The address in the text of `--metrics-port`: a port on the loopback address, or host:port.
 
     >>> as_address("9100"), as_address("10.0.0.1:9100"), as_address("[::1]:9100")
     (('127.0.0.1', 9100), ('10.0.0.1', 9100), ('::1', 9100))
@@ -77,7 +77,7 @@ def as_address(text: str) -> tuple[str, int]:
 
 
 async def serve(address: tuple[str, int], status: Callable[[], dict[str, Any]]) -> asyncio.Server:
-    """Answer Prometheus from now on, between a peer's other work."""
+    """Serve Prometheus, in the peer's event loop."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -89,7 +89,7 @@ async def serve(address: tuple[str, int], status: Callable[[], dict[str, Any]]) 
                 writer.write(f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
                 await writer.drain()
         except (OSError, TimeoutError, IndexError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # whoever asks like that gets no answer
+            pass  # a malformed request gets no answer
         finally:
             writer.close()
 

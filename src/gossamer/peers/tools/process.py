@@ -1,4 +1,4 @@
-"""A peer as a process: opens its kit, runs to the end, and stops in good order when it is asked to."""
+"""A peer as a process: opens its kit, runs to the end, and stops on Ctrl-C and SIGTERM."""
 
 import asyncio
 import os
@@ -37,10 +37,10 @@ def run_peer(
     started: Callable[[Peer], None] | None = None,
     metrics: tuple[str, int] | None = None,
 ) -> Peer:
-    """Run the peer of a kit until its last round is over and its neighbours have what they need."""
+    """Run the peer of a kit until its last round is over and its neighbours need it no longer."""
     die_with_who_started_us()
     share_holes()
-    _more_files()
+    _raise_file_limit()
     kit = open_kit(kit_folder)
     training = peer_training(kit, data, data_dir)
     part_with(training.model.largest)
@@ -68,12 +68,12 @@ def run_peer(
 
 
 def leave(code: int) -> None:
-    """End the process at once: a training step under way would be waited for otherwise, and is done again anyway."""
+    """End the process at once, without waiting for a training step, which is repeated at the next start."""
     os._exit(code)
 
 
-def _more_files() -> None:
-    """Every connection is an open file, also a stranger's: have as many as this process may."""
+def _raise_file_limit() -> None:
+    """Raise the limit of open files to the maximum: every connection, also of strangers, is an open file."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):  # not every system grants what it says
+    with suppress(ValueError, OSError):  # some systems refuse their own maximum
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,4 +1,4 @@
-"""`gossamer network watch`: every peer asked how it is doing, with one kit, over the peers' own mutual TLS."""
+"""`gossamer network watch`: ask every peer for its status, with one kit, over mutual TLS."""
 
 import asyncio
 import json
@@ -16,25 +16,25 @@ from gossamer.peers.wire import tls
 from gossamer.peers.wire import wire_pb2 as wire
 from gossamer.peers.wire.links import NOBODY, SERVICE, describe_failure
 
-#: Seconds that a peer has for its answer.
-PATIENCE = 3.0
-#: Seconds between two looks.
+#: Seconds that a peer has to answer.
+TIMEOUT = 3.0
+#: Seconds between two requests.
 EVERY = 0.5
-#: Seconds between two tries to find out why a peer cannot be asked: it takes each for a caller that says nothing.
+#: Seconds between two probes of a peer that cannot be asked: it counts each as a connection without a call.
 PROBE_EVERY = 10.0
-#: Seconds after which a network that was there, and of which nobody answers any more, counts as gone.
+#: Seconds without any answer after which a network that had answered counts as gone.
 GONE_AFTER = 10.0
 
 
 @dataclass
-class Seen:
-    """What is known of one peer: the last that it said, and why it says nothing now."""
+class PeerView:
+    """The known status of one peer, and why it cannot be asked now."""
 
     member: Member
     status: dict[str, Any] = field(default_factory=dict)
-    #: Why it could not be asked; None: it answered.
+    #: Why it could not be asked; None if it answered.
     problem: str | None = "not asked yet"
-    #: It has done all its rounds. It leaves then, so that it is told by others, or known from before.
+    #: Whether it has completed all rounds. A finished peer leaves, so this may be known from others or from before.
     finished: bool = False
 
     @property
@@ -44,30 +44,30 @@ class Seen:
 
     @property
     def neighbours(self) -> dict[str, dict[str, Any]]:
-        """What it knows of the peers that it talks to."""
+        """Its view of the peers that it exchanges letters with."""
         everybody: dict[str, dict[str, Any]] = self.status.get("neighbours", {})
         return {name: about for name, about in everybody.items() if about["sends"] or about["hears"]}
 
     @property
     def away(self) -> list[str]:
-        """The neighbours that it has something for and cannot reach."""
+        """The neighbours that it sends to and cannot reach."""
         return [
             name for name, about in self.neighbours.items()
             if about["sends"] and not about["reachable"] and not about["finished"]
         ]  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """For `--json`."""
         known = {"peer": self.name, "address": self.member.address, "problem": self.problem}
         return {**self.status, **known, "finished": self.finished}
 
 
 class NetworkWatcher:
-    """Asks all peers of a network; made and used in one event loop."""
+    """Asks all peers of a network; created and used in one event loop."""
 
-    def __init__(self, kit: Kit, patience: float = PATIENCE) -> None:
-        self.seen = [Seen(member) for member in kit.roster.members]
-        self._kit, self._patience = kit, patience
+    def __init__(self, kit: Kit, timeout: float = TIMEOUT) -> None:
+        self.seen = [PeerView(member) for member in kit.roster.members]
+        self._kit, self._timeout = kit, timeout
         self._channels = [tls.channel(kit, member) for member in kit.roster.members]
         self._calls = [
             channel.unary_unary(
@@ -82,51 +82,51 @@ class NetworkWatcher:
 
     @property
     def over(self) -> bool:
-        """Whether there is nothing more to see: all have finished, or all that were there have gone."""
+        """Whether all peers have finished, or none has answered for a while."""
         gone = self._heard > 0 and time.monotonic() - self._heard > GONE_AFTER
         return gone or all(seen.finished for seen in self.seen)
 
-    async def look(self) -> list[Seen]:
-        """Ask every peer once, all at the same time."""
+    async def look(self) -> list[PeerView]:
+        """Ask every peer once, concurrently."""
         await asyncio.gather(*(self._ask(seen, call) for seen, call in zip(self.seen, self._calls, strict=True)))
         said = [seen.status.get("neighbours", {}) for seen in self.seen if seen.problem is None]
         for seen in self.seen:
             if seen.problem is None:
                 seen.finished = bool(seen.status["finished"])
                 self._heard = time.monotonic()
-            else:  # it may have finished and left since it last answered
+            else:  # it may have finished and left since its last answer
                 seen.finished = seen.finished or any(about.get(seen.name, {}).get("finished") for about in said)
         return self.seen
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close all connections."""
         for channel in self._channels:
             await channel.close(None)
 
-    async def _ask(self, seen: Seen, call: Any) -> None:
+    async def _ask(self, seen: PeerView, call: Any) -> None:
         try:
-            answer: wire.Status = await call(wire.Question(), timeout=self._patience)
+            answer: wire.Status = await call(wire.Question(), timeout=self._timeout)
             seen.status, seen.problem = json.loads(answer.json), None
         except grpc.aio.AioRpcError as error:
             seen.problem = await self._why(seen.member, error)
 
     async def _why(self, member: Member, error: grpc.aio.AioRpcError) -> str:
-        """The reason in words: of the call itself, or of what is in the way of any call."""
+        """Why a call failed, or why no call is possible."""
         if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
-            return f"no answer within {self._patience:g} s"
+            return f"no answer within {self._timeout:g} s"
         words = describe_failure(error)
         if error.code() != grpc.StatusCode.UNAVAILABLE or words == NOBODY:
             return words
         last, reason = self._probed.get(member.name, (-PROBE_EVERY, ""))
         if time.monotonic() - last >= PROBE_EVERY:
-            found = await asyncio.to_thread(probe, self._kit, member, self._patience)
-            reason = found or "has just come or gone"
+            found = await asyncio.to_thread(probe, self._kit, member, self._timeout)
+            reason = found or "has just started or ended"
             self._probed[member.name] = time.monotonic(), reason
         return reason
 
 
-async def snapshot(kit: Kit) -> list[Seen]:
-    """Every peer of a kit's network, asked once."""
+async def snapshot(kit: Kit) -> list[PeerView]:
+    """Ask every peer of a kit's network once."""
     watcher = NetworkWatcher(kit)
     try:
         return await watcher.look()
@@ -134,8 +134,8 @@ async def snapshot(kit: Kit) -> list[Seen]:
         await watcher.close()
 
 
-async def follow(kit: Kit, show: Callable[[list[Seen]], None]) -> None:
-    """Show the network of a kit, again and again, until there is nothing more to see."""
+async def follow(kit: Kit, show: Callable[[list[PeerView]], None]) -> None:
+    """Show the network of a kit repeatedly until it is over."""
     watcher = NetworkWatcher(kit)
     try:
         while not watcher.over:

@@ -1,1 +1,1 @@
-"""How letters travel between peers."""
+"""Communication between peers: TLS, links, the service, admission of letters."""
