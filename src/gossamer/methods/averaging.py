@@ -1,4 +1,4 @@
-"""How methods talk that send one model and keep one: over a graph, or through a server."""
+"""What methods share that keep one model: what a client keeps, what it sends, and how it is averaged."""
 
 from typing import Annotated, ClassVar
 
@@ -9,30 +9,41 @@ from gossamer.methods.contract import Local, Message, Operator, Round, State
 from gossamer.parts import part
 
 
-class AveragesModels:
-    """The conduct shared by every method that only differs in its local step: z_i sent, x_i = Σ_j W_ij z_j kept.
+class KeepsModel:
+    """A client that keeps its model as x and starts the local steps of a round there, at y = x.
 
-    Nothing in here is overridden; a method adds what a round starts with (`begin`) and its `step` on `local["y"]`.
+    A method with more to keep, or with more scratch values, adds them to `super().init` and `super().begin`.
     """
-
-    sends: ClassVar[dict[str, Operator]] = {"x": "average"}
 
     def init(self, x0: Tensor) -> State:
         return {"x": x0}
 
-    def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
-        return state, {"x": local["y"]}
-
-    def receive(self, state: State, mixed: Message, round: Round) -> State:
-        return {"x": mixed["x"]}
+    def begin(self, state: State, round: Round) -> Local:
+        return {"y": state["x"]}
 
     def model(self, state: State) -> Tensor:
         return state["x"]
 
 
+class SendsModel(KeepsModel):
+    """A client that sends the result of its local steps."""
+
+    def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
+        return state, {"x": local["y"]}
+
+
+class AveragesModels(SendsModel):
+    """Averaging over a graph: z_i is sent, x_i = Σ_j W_ij z_j is kept. A method adds its `step` on `local["y"]`."""
+
+    sends: ClassVar[dict[str, Operator]] = {"x": "average"}
+
+    def receive(self, state: State, mixed: Message, round: Round) -> State:
+        return {"x": mixed["x"]}
+
+
 @part
-class AveragedByServer:
-    """The same through a server: x ← x + η_g (mean of the sampled clients' z − x).
+class AveragedByServer(SendsModel):
+    """Averaging by a server: x ← x + η_g (mean of the sampled clients' z − x).
 
     Every client keeps the server's x, so the server needs no state of its own.
     """
@@ -41,15 +52,6 @@ class AveragedByServer:
 
     sends: ClassVar[dict[str, Operator]] = {"x": "server"}
 
-    def init(self, x0: Tensor) -> State:
-        return {"x": x0}
-
-    def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
-        return state, {"x": local["y"]}
-
     def receive(self, state: State, mixed: Message, round: Round) -> State:
         x = state["x"]
         return {"x": x + self.server_lr * (mixed["x"] - x)}
-
-    def model(self, state: State) -> Tensor:
-        return state["x"]

@@ -13,6 +13,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 from torch import Tensor
 
+from gossamer.methods.averaging import KeepsModel
 from gossamer.methods.contract import Local, Message, Need, Operator, Round, State
 from gossamer.methods.local import Gradient, combine, sam_gradient
 from gossamer.parts import part
@@ -22,7 +23,7 @@ Penalty = Annotated[float, Field(gt=0, description="λ, length of the penalty: 1
 MessageDual = Annotated[Literal["old", "new"], Field(description="the dual in the message")]
 
 
-class AlternatesDirections:
+class AlternatesDirections(KeepsModel):
     """Algorithm 1 without its communication: the dual ĝ, the penalised local steps and the message."""
 
     penalty: float
@@ -31,10 +32,7 @@ class AlternatesDirections:
     dual: Literal["old", "new"] = "new"
 
     def init(self, x0: Tensor) -> State:
-        return {"x": x0, "dual": x0 * 0}
-
-    def begin(self, state: State, round: Round) -> Local:
-        return {"y": state["x"]}
+        return {**super().init(x0), "dual": x0 * 0}
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         """Lines 7 and 13: y ← y − η (g − ĝ + (y − x)/λ)."""
@@ -50,9 +48,6 @@ class AlternatesDirections:
 
     def receive(self, state: State, mixed: Message, round: Round) -> State:
         return {"x": mixed["x"], "dual": state["dual"]}
-
-    def model(self, state: State) -> Tensor:
-        return state["x"]
 
     def refuse(self, lr: float, degree: int) -> str | None:
         if lr < 2 * self.penalty:

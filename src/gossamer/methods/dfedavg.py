@@ -11,26 +11,54 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from gossamer.methods.averaging import AveragesModels
+from gossamer.methods.averaging import AveragesModels, KeepsModel
 from gossamer.methods.contract import Local, LocalWork, Message, Operator, Round, State
 from gossamer.methods.local import Gradient, combine, heavy_ball
 from gossamer.parts import part
 
+Momentum = Annotated[float, Field(ge=0, lt=1, description="θ, how much of the velocity a step keeps")]
+Work = Annotated[Literal["step", "epoch"], Field(description="local work of a round")]
+
+
+class LocalSGD:
+    """Local steps of plain SGD: y ← y − η g(y)."""
+
+    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
+        y = local["y"]
+        return {"y": combine((1, y), (-round.lr, gradient(y)))}
+
+
+class LocalMomentumSGD(KeepsModel):
+    """Local steps of SGD with heavy-ball momentum: v ← θ v + g(y), y ← y − η v."""
+
+    momentum: float
+
+    def begin(self, state: State, round: Round) -> Local:
+        return {**super().begin(state, round), "velocity": torch.zeros_like(state["x"])}
+
+    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
+        y = local["y"]
+        velocity = heavy_ball(local["velocity"], gradient(y), self.momentum)
+        return {"y": combine((1, y), (-round.lr, velocity)), "velocity": velocity}
+
+
+class StepOrEpoch:
+    """Local work of one step or one epoch, whatever the experiment says."""
+
+    work: Literal["step", "epoch"]
+
+    @property
+    def local_work(self) -> LocalWork:
+        return LocalWork(steps=1) if self.work == "step" else LocalWork(epochs=1)
+
 
 @part
-class DFedAvg(AveragesModels):
+class DFedAvg(LocalSGD, AveragesModels):
     """Several local SGD steps, then one average with the neighbours."""
 
     family: ClassVar = "averaging"
     paper: ClassVar = "Sun et al. 2022, arXiv 2104.11375"
     laws: ClassVar[tuple[str, ...]] = ("I1", "I13", "I20", "I21", "I22")
-
-    def begin(self, state: State, round: Round) -> Local:
-        return {"y": state["x"]}
-
-    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
-        y = local["y"]
-        return {"y": combine((1, y), (-round.lr, gradient(y)))}
 
 
 @part
@@ -41,54 +69,34 @@ class Gossip(DFedAvg):
 
 
 @part
-class DFedAvgM(AveragesModels):
+class DFedAvgM(LocalMomentumSGD, AveragesModels):
     """DFedAvg with heavy-ball momentum in the local steps."""
 
-    momentum: Annotated[float, Field(ge=0, lt=1, description="θ, how much of the velocity a step keeps")] = 0.9
+    momentum: Momentum = 0.9
 
     family: ClassVar = "averaging"
     paper: ClassVar = "Sun et al. 2022, arXiv 2104.11375"
     laws: ClassVar[tuple[str, ...]] = ("I1", "I13", "I20", "I21", "I22")
 
-    def begin(self, state: State, round: Round) -> Local:
-        return {"y": state["x"], "velocity": torch.zeros_like(state["x"])}
-
-    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
-        y = local["y"]
-        velocity = heavy_ball(local["velocity"], gradient(y), self.momentum)
-        return {"y": combine((1, y), (-round.lr, velocity)), "velocity": velocity}
-
 
 @part
-class DPSGD:
+class DPSGD(StepOrEpoch, LocalSGD, KeepsModel):
     """One local SGD step (or one epoch), then one average with the neighbours."""
 
     order: Annotated[
         Literal["adapt-then-combine", "combine-then-adapt"],
         Field(description="average the stepped models, or average first and add the step taken at the old model"),
     ] = "adapt-then-combine"
-    work: Annotated[Literal["step", "epoch"], Field(description="local work of a round")] = "step"
+    work: Work = "step"
 
     family: ClassVar = "averaging"
     paper: ClassVar = "Lian et al. 2017, arXiv 1705.09056"
     laws: ClassVar[tuple[str, ...]] = ("I1", "I14", "I20", "I21", "I22")
     sends: ClassVar[dict[str, Operator]] = {"x": "average"}
 
-    @property
-    def local_work(self) -> LocalWork:
-        return LocalWork(steps=1) if self.work == "step" else LocalWork(epochs=1)
-
     def init(self, x0: Tensor) -> State:
-        if self.order == "adapt-then-combine":
-            return {"x": x0}
-        return {"x": x0, "update": torch.zeros_like(x0)}
-
-    def begin(self, state: State, round: Round) -> Local:
-        return {"y": state["x"]}
-
-    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
-        y = local["y"]
-        return {"y": combine((1, y), (-round.lr, gradient(y)))}
+        state = super().init(x0)
+        return state if self.order == "adapt-then-combine" else {**state, "update": torch.zeros_like(x0)}
 
     def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
         if self.order == "adapt-then-combine":
@@ -99,6 +107,3 @@ class DPSGD:
         if self.order == "adapt-then-combine":
             return {"x": mixed["x"]}
         return {"x": mixed["x"] + state["update"], "update": state["update"]}
-
-    def model(self, state: State) -> Tensor:
-        return state["x"]

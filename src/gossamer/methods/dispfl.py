@@ -1,4 +1,4 @@
-"""DisPFL: every client trains and sends a sparse model, and keeps looking for the mask that suits it.
+"""DisPFL: every client trains and sends a sparse model, and adapts its mask in every round.
 
     a = Σ_{j∈N_i∪i} w_j / Σ_{j∈N_i∪i} s_j, coordinate by coordinate;  u = a ⊙ m_i          average over the holders
     E epochs from u, masked by m_i after every step, give w_i;   s_i = m_i
@@ -18,6 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from gossamer.methods.averaging import KeepsModel
 from gossamer.methods.contract import FullGradient, Local, Message, Operator, Round, Setting, State
 from gossamer.methods.local import Gradient, combine
 from gossamer.methods.quantized import pack_bits, unpack_bits
@@ -25,7 +26,7 @@ from gossamer.parts import part
 
 
 @part
-class DisPFL:
+class DisPFL(KeepsModel):
     """Personal sparse models: clients average where they overlap, prune and regrow their masks."""
 
     density: Annotated[float, Field(gt=0, le=1, description="c, share of weights that are active")] = 0.5
@@ -45,7 +46,7 @@ class DisPFL:
         return replace(self, shapes=setting.shapes)
 
     def init(self, x0: Tensor) -> State:
-        return {"x": x0, "mask": torch.ones_like(x0), "held": torch.ones_like(x0)}
+        return {**super().init(x0), "mask": torch.ones_like(x0), "held": torch.ones_like(x0)}
 
     def open(self, state: State, full_gradient: FullGradient, round: Round) -> tuple[State, Message]:
         assert round.noise is not None
@@ -56,7 +57,7 @@ class DisPFL:
         return state
 
     def begin(self, state: State, round: Round) -> Local:
-        return {"y": state["x"], "gradient": torch.zeros_like(state["x"])}
+        return {**super().begin(state, round), "gradient": torch.zeros_like(state["x"])}
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         dense = gradient(local["y"])
@@ -80,9 +81,6 @@ class DisPFL:
         holders = state["held"] + mixed["held"]
         average = (state["x"] + mixed["x"]) / torch.clamp(holders, min=1)
         return {**state, "x": average * state["mask"]}
-
-    def model(self, state: State) -> Tensor:
-        return state["x"]
 
     def encode(self, message: Message) -> Message:
         held = message["held"] > 0
@@ -110,7 +108,7 @@ def best(scores: Tensor, count: int) -> Tensor:
 
 
 def active_counts(shapes: tuple[tuple[int, ...], ...], density: float) -> list[int]:
-    """How many weights of each tensor are active under ERK; what would exceed a tensor spills over to the others."""
+    """The number of active weights of each tensor under ERK; what exceeds a tensor's size goes to the other tensors."""
     sizes = [math.prod(shape) for shape in shapes]
     dense = {i for i, shape in enumerate(shapes) if len(shape) < 2}
     raw = {i: sum(shape) / math.prod(shape) for i, shape in enumerate(shapes) if i not in dense}

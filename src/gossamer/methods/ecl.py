@@ -8,7 +8,7 @@ ends), so no client keeps anything per edge, and it sends its model alone. E_i n
     PDMM   x ← x − η (g(x) + η_c (E_i x − S_i))                        K times: the local problem by plain steps
     then   S_i ← (1−θ) S_i + θ (T_i + 2 Σ_j x_j),   T_i ← (1−θ) T_i + θ (S_i − 2 E_i x_i)
 
-θ = 1, or ½ for the ADMM flavour. Static graphs only: a lost message may not be skipped.
+θ = 1, or ½ for the ADMM variant. The graph must be static, and no message may be lost.
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -17,8 +17,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from gossamer.methods.averaging import KeepsModel
 from gossamer.methods.contract import FullGradient, Local, Message, Need, Operator, Round, State
-from gossamer.methods.local import Gradient, combine
+from gossamer.methods.local import Gradient, Weight, combine
 from gossamer.parts import part
 
 Coupling = Annotated[
@@ -27,10 +28,10 @@ Coupling = Annotated[
 
 
 @part
-class CouplesEdges:
+class CouplesEdges(KeepsModel):
     """What the three share: the summed duals and their exchange."""
 
-    relaxation: Annotated[float, Field(gt=0, le=1, description="θ: 1, or 0.5 for the ADMM flavour")] = 1.0
+    relaxation: Annotated[float, Field(gt=0, le=1, description="θ: 1, or 0.5 for the ADMM variant")] = 1.0
     start: Annotated[
         Literal["zero", "agreed"],
         Field(description="the first duals: zero, or as if all had long agreed on x⁰"),
@@ -43,7 +44,7 @@ class CouplesEdges:
     open_mixings: ClassVar = 0
 
     def init(self, x0: Tensor) -> State:
-        return {"x": x0, "S": x0 * 0, "T": x0 * 0}
+        return {**super().init(x0), "S": x0 * 0, "T": x0 * 0}
 
     def open(self, state: State, full_gradient: FullGradient, round: Round) -> tuple[State, Message]:
         if self.start == "zero":
@@ -53,9 +54,6 @@ class CouplesEdges:
 
     def opened(self, state: State, mixed: Message, round: Round) -> State:
         return state
-
-    def begin(self, state: State, round: Round) -> Local:
-        return {"y": state["x"]}
 
     def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
         return {**state, "x": local["y"]}, {"x": local["y"]}
@@ -68,19 +66,18 @@ class CouplesEdges:
             "T": (1 - theta) * T + theta * (S - 2 * round.degree * x),
         }
 
-    def model(self, state: State) -> Tensor:
-        return state["x"]
 
-
-def default_coupling(round: Round) -> Tensor:
-    """1 / (η E (K − 1)), the choice of the C-ECL code, which leaves K = 1 open."""
+def coupling_of(chosen: float | None, round: Round) -> Weight:
+    """The chosen coupling, or 1 / (η E (K − 1)), which the C-ECL code takes; that code leaves K = 1 undefined."""
+    if chosen is not None:
+        return chosen
     return 1 / (round.lr * torch.clamp(round.degree, min=1) * torch.clamp(round.steps - 1, min=1))
 
 
-def proximal_step(y: Tensor, S: Tensor, gradient: Tensor, coupling: Tensor | float, round: Round) -> Tensor:
+def proximal_step(state: State, local: Local, gradient: Gradient, coupling: Weight, round: Round) -> Local:
     """One linearised step on the local problem, with the pull of the edges taken at the new point."""
-    pull = round.lr * coupling
-    return (combine((1, y), (-round.lr, gradient)) + pull * S) / (1 + pull * round.degree)
+    y, pull = local["y"], round.lr * coupling
+    return {"y": combine((1, y), (-round.lr, gradient(y)), (pull, state["S"])) / (1 + pull * round.degree)}
 
 
 @part
@@ -92,8 +89,7 @@ class ECL(CouplesEdges):
     paper: ClassVar = "Niwa et al. 2020, KDD"
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
-        coupling = default_coupling(round) if self.coupling is None else self.coupling
-        return {"y": proximal_step(local["y"], state["S"], gradient(local["y"]), coupling, round)}
+        return proximal_step(state, local, gradient, coupling_of(self.coupling, round), round)
 
 
 @part
@@ -104,8 +100,7 @@ class ECLISVR(CouplesEdges):
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         K, E = round.steps, round.degree
-        coupling = 1 / (round.lr * (K * E + K - E))
-        return {"y": proximal_step(local["y"], state["S"], gradient(local["y"]), coupling, round)}
+        return proximal_step(state, local, gradient, 1 / (round.lr * (K * E + K - E)), round)
 
 
 @part
@@ -123,5 +118,5 @@ class PDMM(CouplesEdges):
         return f"with coupling={self.coupling:g} and {degree} neighbours the pull of the edges alone diverges; {limit}"
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
-        y, coupling = local["y"], default_coupling(round) if self.coupling is None else self.coupling
-        return {"y": combine((1, y), (-round.lr, gradient(y) + coupling * (round.degree * y - state["S"])))}
+        y, lr, pull = local["y"], round.lr, round.lr * coupling_of(self.coupling, round)
+        return {"y": combine((1, y), (-lr, gradient(y)), (-pull * round.degree, y), (pull, state["S"]))}

@@ -1,12 +1,12 @@
 """SGP, OSGP, DFedSGPM, DFedSGPSM and AsyNG: push-sum on directed graphs.
 
 A client holds a biased x_i and a scalar weight w_i (1 at the start); its model is z_i = x_i / w_i. It sends each
-out-neighbour the same share of both, so their totals never change whatever the out-degrees are.
+out-neighbour the same share of both, so the totals of both are conserved for any out-degrees.
 
     K times:  z = x/w;   g = (SAM) gradient at z;   v ← α v + g;   x ← x − η v           then  x ← P x,  w ← P w
 
-α = 0, ρ = 0 is OSGP as the DFedSGPSM paper compares with it; one step of that is SGP. AsyNG takes all K gradients at
-the z of the round's start.
+α = 0, ρ = 0 is OSGP as in the comparisons of the DFedSGPSM paper; one step of that is SGP. AsyNG takes all K gradients
+at the z of the round's start.
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -15,7 +15,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from gossamer.methods.contract import Local, LocalWork, Message, Operator, Round, State
+from gossamer.methods.contract import Local, Message, Operator, Round, State
+from gossamer.methods.dfedavg import StepOrEpoch, Work
 from gossamer.methods.local import Gradient, combine, heavy_ball, sam_gradient
 from gossamer.parts import part
 
@@ -24,13 +25,16 @@ Rho = Annotated[float, Field(ge=0, description="ρ, radius of the perturbation o
 
 
 class PushesMass:
-    """The conduct of push-sum: x and its weight travel together, the model is their ratio."""
+    """Push-sum: x and its weight are sent together, and the model is their ratio."""
 
     family: ClassVar = "push-sum"
     sends: ClassVar[dict[str, Operator]] = {"x": "push", "weight": "push"}
 
     def init(self, x0: Tensor) -> State:
         return {"x": x0, "weight": x0.new_ones(())}
+
+    def begin(self, state: State, round: Round) -> Local:
+        return {"x": state["x"]}
 
     def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
         return state, {"x": local["x"], "weight": state["weight"]}
@@ -46,41 +50,45 @@ class PushesMass:
 
 
 @part
-class SGP(PushesMass):
-    """One local SGD step (or one epoch), then push-sum."""
-
-    work: Annotated[Literal["step", "epoch"], Field(description="local work of a round")] = "step"
-
-    paper: ClassVar = "Assran et al. 2019, arXiv 1811.10792"
-    laws: ClassVar[tuple[str, ...]] = ("I2", "I9", "I18", "I20", "I21", "I22")
-
-    @property
-    def local_work(self) -> LocalWork:
-        return LocalWork(steps=1) if self.work == "step" else LocalWork(epochs=1)
-
-    def begin(self, state: State, round: Round) -> Local:
-        return {"x": state["x"]}
-
-    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
-        return {"x": combine((1, local["x"]), (-round.lr, gradient(local["x"] / state["weight"])))}
-
-
-@part
 class OSGP(PushesMass):
     """Several local SGD steps at the de-biased model, then push-sum."""
 
     paper: ClassVar = "Assran et al. 2019, as compared with in the DFedSGPSM paper"
     laws: ClassVar[tuple[str, ...]] = ("I2", "I9", "I20", "I21", "I22")
 
-    def begin(self, state: State, round: Round) -> Local:
-        return {"x": state["x"]}
-
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
-        return {"x": combine((1, local["x"]), (-round.lr, gradient(local["x"] / state["weight"])))}
+        x = local["x"]
+        return {"x": combine((1, x), (-round.lr, gradient(x / state["weight"])))}
 
 
 @part
-class DFedSGPM(PushesMass):
+class SGP(StepOrEpoch, OSGP):
+    """One local SGD step (or one epoch), then push-sum."""
+
+    work: Work = "step"
+
+    paper: ClassVar = "Assran et al. 2019, arXiv 1811.10792"
+    laws: ClassVar[tuple[str, ...]] = ("I2", "I9", "I18", "I20", "I21", "I22")
+
+
+class PushesWithMomentum(PushesMass):
+    """Algorithm 1: local steps with heavy-ball momentum, against the SAM gradient if ρ > 0."""
+
+    momentum: float
+    rho: float = 0.0
+
+    def begin(self, state: State, round: Round) -> Local:
+        return {**super().begin(state, round), "velocity": torch.zeros_like(state["x"])}
+
+    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
+        x = local["x"]
+        direction = sam_gradient(gradient, x / state["weight"], self.rho)
+        velocity = heavy_ball(local["velocity"], direction, self.momentum)
+        return {"x": combine((1, x), (-round.lr, velocity)), "velocity": velocity}
+
+
+@part
+class DFedSGPM(PushesWithMomentum):
     """OSGP with heavy-ball momentum in the local steps."""
 
     momentum: Momentum = 0.9
@@ -88,16 +96,9 @@ class DFedSGPM(PushesMass):
     paper: ClassVar = "the DFedSGPSM paper"
     laws: ClassVar[tuple[str, ...]] = ("I2", "I9", "I20", "I21", "I22")
 
-    def begin(self, state: State, round: Round) -> Local:
-        return {"x": state["x"], "velocity": torch.zeros_like(state["x"])}
-
-    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
-        velocity = heavy_ball(local["velocity"], gradient(local["x"] / state["weight"]), self.momentum)
-        return {"x": combine((1, local["x"]), (-round.lr, velocity)), "velocity": velocity}
-
 
 @part
-class DFedSGPSM(PushesMass):
+class DFedSGPSM(PushesWithMomentum):
     """DFedSGPM with sharpness-aware (SAM) local steps."""
 
     momentum: Momentum = 0.9
@@ -105,14 +106,6 @@ class DFedSGPSM(PushesMass):
 
     paper: ClassVar = "the DFedSGPSM paper, Algorithm 1"
     laws: ClassVar[tuple[str, ...]] = ("I2", "I9", "I20", "I21", "I22")
-
-    def begin(self, state: State, round: Round) -> Local:
-        return {"x": state["x"], "velocity": torch.zeros_like(state["x"])}
-
-    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
-        direction = sam_gradient(gradient, local["x"] / state["weight"], self.rho)
-        velocity = heavy_ball(local["velocity"], direction, self.momentum)
-        return {"x": combine((1, local["x"]), (-round.lr, velocity)), "velocity": velocity}
 
 
 @part
@@ -130,7 +123,8 @@ class AsyNG(PushesMass):
     """Push-sum with all of a round's gradients taken at the model it started from."""
 
     neighbours: Annotated[
-        Literal["uniform", "by loss"], Field(description="whom a client sends to, as the graph has it or by loss")
+        Literal["uniform", "by loss"],
+        Field(description="out-neighbours as the graph has them, or by loss"),
     ] = "uniform"
 
     paper: ClassVar = "Chen et al. 2023, ICDE, as described in the DFedSGPSM paper"
@@ -143,9 +137,6 @@ class AsyNG(PushesMass):
     @property
     def default_graph(self) -> str:
         return "directed-by-loss" if self.shares_loss else "directed-random"
-
-    def begin(self, state: State, round: Round) -> Local:
-        return {"x": state["x"]}
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         return {"x": combine((1, local["x"]), (-round.lr, gradient(self.model(state))))}

@@ -2,9 +2,9 @@
 
     z_i as in DFedAvgM;   q_i = Q(z_i − x_i);   x_i ← x_i + Σ_j W_ij q_j
 
-Q rounds to multiples of a step s, up or down at random so that it is right on average, or always down. s is one float
-per message, the largest entry over the largest code. This is X + W Q(Z − X), not W Z: even without loss it is DFedAvgM
-only where clients agree.
+Q rounds to multiples of a step s: up or down at random, so that it is unbiased, or always down. s is one float per
+message, the largest entry over the largest code. This is X + W Q(Z − X), not W Z: even with a lossless Q it equals
+DFedAvgM only if all clients agree.
 """
 
 import math
@@ -16,15 +16,15 @@ from pydantic import Field
 from torch import Tensor
 
 from gossamer.methods.contract import Local, Message, Operator, Round, Setting, State
-from gossamer.methods.local import Gradient, combine, heavy_ball
+from gossamer.methods.dfedavg import LocalMomentumSGD, Momentum
 from gossamer.parts import part
 
 
 @part
-class QDFedAvgM:
+class QDFedAvgM(LocalMomentumSGD):
     """DFedAvgM with quantized messages."""
 
-    momentum: Annotated[float, Field(ge=0, lt=1, description="θ, how much of the velocity a step keeps")] = 0.9
+    momentum: Momentum = 0.9
     bits: Annotated[int, Field(ge=1, le=16, description="b, bits for each number sent")] = 8
     rounding: Annotated[Literal["stochastic", "down"], Field(description="to which multiple of the step")] = (
         "stochastic"
@@ -40,16 +40,6 @@ class QDFedAvgM:
     def fit(self, setting: Setting) -> "QDFedAvgM":
         return replace(self, size=sum(math.prod(shape) for shape in setting.shapes))
 
-    def init(self, x0: Tensor) -> State:
-        return {"x": x0}
-
-    def begin(self, state: State, round: Round) -> Local:
-        return {"y": state["x"], "velocity": torch.zeros_like(state["x"])}
-
-    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
-        velocity = heavy_ball(local["velocity"], gradient(local["y"]), self.momentum)
-        return {"y": combine((1, local["y"]), (-round.lr, velocity)), "velocity": velocity}
-
     def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
         change = local["y"] - state["x"]
         step = quantizer_step(change, self.bits)
@@ -58,9 +48,6 @@ class QDFedAvgM:
 
     def receive(self, state: State, mixed: Message, round: Round) -> State:
         return {"x": state["x"] + mixed["change"]}
-
-    def model(self, state: State) -> Tensor:
-        return state["x"]
 
     def encode(self, message: Message) -> Message:
         levels = torch.round(message["change"] / message["step"]).long()
@@ -74,13 +61,13 @@ class QDFedAvgM:
 
 
 def quantizer_step(values: Tensor, bits: int) -> Tensor:
-    """s = max|a| / (2^(b−1) − 1), the one float that is sent along; 1 where there is nothing to say."""
+    """s = max|a| / (2^(b−1) − 1), one float per message; 1 if all values are zero."""
     step = values.abs().amax() / max(2 ** (bits - 1) - 1, 1)
     return torch.where(step > 0, step, torch.ones_like(step))
 
 
 def quantize(values: Tensor, step: Tensor, bits: int, noise: Tensor | None) -> Tensor:
-    """The multiple of `step` below each value; with `noise`, the one above as often as the remainder is large."""
+    """The multiple of `step` below each value; with `noise`, the one above with the remainder as its probability."""
     if bits == 1:  # the two levels are ±1; {−1, 0} would lose every positive value
         odds = torch.full_like(values, 0.5) if noise is None else noise
         return torch.where(odds < (values / step + 1) / 2, step, -step)
@@ -98,7 +85,7 @@ def pack_bits(codes: Tensor, bits: int) -> Tensor:
 
 
 def unpack_bits(packed: Tensor, bits: int) -> Tensor:
-    """The codes that `pack_bits` packed, and zeros where its padding had room for more."""
+    """The codes that `pack_bits` packed, followed by zeros for its padding."""
     digits = (packed.long()[:, None] >> torch.arange(8, device=packed.device)) & 1
     count = packed.numel() * 8 // bits
     return (digits.flatten()[: count * bits].view(count, bits) << torch.arange(bits, device=packed.device)).sum(1)

@@ -1,8 +1,8 @@
-"""Relatives worth comparing with: quasi-global momentum, gradient tracking with local steps, overlooking ahead.
+"""Related methods: quasi-global momentum, gradient tracking with local steps, and steps from beyond the average.
 
 QG-DSGDm   y ← y − η (β m + g), K times;   x⁺ = W y;   m ← β m + (1−β)(x − x⁺)/(K η)
 K-GT       y ← y − η (g + c), K times;   z = (x − y)/(K η);   c ← c − z + W z;   x⁺ = W (x − η_s K η z)
-OledFL     starts its local steps at x + β (x − z_last), z_last its own last local result; then as DFedSAM
+OledFL     y_0 = x + β (x − z_last), z_last the client's own last local result; then the steps of DFedSAM
 """
 
 from typing import Annotated, ClassVar
@@ -10,13 +10,15 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 from torch import Tensor
 
+from gossamer.methods.averaging import KeepsModel, SendsModel
 from gossamer.methods.contract import Local, Message, Need, Operator, Round, State, per_step
-from gossamer.methods.local import Gradient, combine, sam_gradient
+from gossamer.methods.dfedsam import LocalSAM, Rho
+from gossamer.methods.local import Gradient, combine
 from gossamer.parts import part
 
 
 @part
-class QGDSGDm:
+class QGDSGDm(SendsModel):
     """Momentum that follows the global model: the direction in which mixing has moved the client."""
 
     momentum: Annotated[float, Field(ge=0, lt=1, description="β, how much of the direction is kept")] = 0.9
@@ -27,29 +29,20 @@ class QGDSGDm:
     sends: ClassVar[dict[str, Operator]] = {"x": "average"}
 
     def init(self, x0: Tensor) -> State:
-        return {"x": x0, "direction": x0 * 0}
-
-    def begin(self, state: State, round: Round) -> Local:
-        return {"y": state["x"]}
+        return {**super().init(x0), "direction": x0 * 0}
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         y = local["y"]
         return {"y": combine((1, y), (-round.lr, self.momentum * state["direction"] + gradient(y)))}
-
-    def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
-        return state, {"x": local["y"]}
 
     def receive(self, state: State, mixed: Message, round: Round) -> State:
         moved = per_step(state["x"] - mixed["x"], round)
         direction = self.momentum * state["direction"] + (1 - self.momentum) * moved
         return {"x": mixed["x"], "direction": direction}
 
-    def model(self, state: State) -> Tensor:
-        return state["x"]
-
 
 @part
-class KGT:
+class KGT(KeepsModel):
     """Gradient tracking with K local steps."""
 
     server_lr: Annotated[float, Field(gt=0, description="η_s, how far a round's displacement is followed")] = 1.0
@@ -61,10 +54,7 @@ class KGT:
     needs: ClassVar[tuple[Need, ...]] = ("undirected", "doubly stochastic")
 
     def init(self, x0: Tensor) -> State:
-        return {"x": x0, "correction": x0 * 0, "z": x0 * 0}
-
-    def begin(self, state: State, round: Round) -> Local:
-        return {"y": state["x"]}
+        return {**super().init(x0), "correction": x0 * 0, "z": x0 * 0}
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         y = local["y"]
@@ -78,16 +68,13 @@ class KGT:
     def receive(self, state: State, mixed: Message, round: Round) -> State:
         return {"x": mixed["x"], "correction": state["correction"] - state["z"] + mixed["z"], "z": state["z"]}
 
-    def model(self, state: State) -> Tensor:
-        return state["x"]
-
 
 @part
-class OledFL:
+class OledFL(LocalSAM, KeepsModel):
     """Local steps that start beyond the average, away from the client's own last result."""
 
     beta: Annotated[float, Field(ge=0, lt=1, description="β, how far beyond")] = 0.5
-    rho: Annotated[float, Field(ge=0, description="ρ, radius of the perturbation")] = 0.0
+    rho: Rho = 0.0
 
     family: ClassVar = "averaging"
     paper: ClassVar = "as in the public DFedCata code"
@@ -95,20 +82,13 @@ class OledFL:
     sends: ClassVar[dict[str, Operator]] = {"x": "average"}
 
     def init(self, x0: Tensor) -> State:
-        return {"x": x0, "last": x0}
+        return {**super().init(x0), "last": x0}
 
     def begin(self, state: State, round: Round) -> Local:
         return {"y": state["x"] + self.beta * (state["x"] - state["last"])}
-
-    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
-        y = local["y"]
-        return {"y": combine((1, y), (-round.lr, sam_gradient(gradient, y, self.rho)))}
 
     def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
         return {**state, "last": local["y"]}, {"x": local["y"]}
 
     def receive(self, state: State, mixed: Message, round: Round) -> State:
         return {**state, "x": mixed["x"]}
-
-    def model(self, state: State) -> Tensor:
-        return state["x"]

@@ -6,8 +6,8 @@
         tracked           c̃_i ← Σ_j W_ij (c̃_j + c_j⁺ − c_j)
         neighbourhood     c̃_i ← Σ_j W_ij c_j⁺
 
-c_i⁺ is the mean of the raw local gradients. The thesis that the decentralized form comes from is not public; tracked is
-the reading under which it equals Local G-ECL started at the aggregated model.
+c_i⁺ is the mean of the raw local gradients. The thesis with the decentralized form is not public; in the reading
+"tracked" it equals Local G-ECL started at the aggregated model.
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -16,30 +16,25 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from gossamer.methods.averaging import KeepsModel
 from gossamer.methods.contract import Local, Message, Need, Operator, Round, State, per_step
 from gossamer.methods.local import Gradient, combine
 from gossamer.parts import part
 
 
-class ControlsDrift:
-    """What both share: the control variates, the corrected step, and the new variate after K steps."""
+class ControlsDrift(KeepsModel):
+    """What both share: the control variates and the corrected step."""
 
     def init(self, x0: Tensor) -> State:
-        return {"x": x0, "control": x0 * 0, "mean_control": x0 * 0}
-
-    def begin(self, state: State, round: Round) -> Local:
-        return {"y": state["x"]}
+        return {**super().init(x0), "control": x0 * 0, "mean_control": x0 * 0}
 
     def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
         y = local["y"]
         return {"y": combine((1, y), (-round.lr, gradient(y) - state["control"] + state["mean_control"]))}
 
-    def model(self, state: State) -> Tensor:
-        return state["x"]
-
 
 def new_control(state: State, y: Tensor, round: Round) -> Tensor:
-    """c_i⁺, the mean local gradient of the round; a client that took no step keeps what it has."""
+    """c_i⁺, the mean local gradient of the round; a client that took no step keeps its old variate."""
     after = state["control"] - state["mean_control"] + per_step(state["x"] - y, round)
     return torch.where(round.steps > 0, after, state["control"])
 
@@ -83,8 +78,8 @@ class DScaffold(ControlsDrift):
 
     def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
         control = new_control(state, local["y"], round)
-        told = state["mean_control"] + control - state["control"] if self.reading == "tracked" else control
-        return {**state, "control": control}, {"x": local["y"], "control": told}
+        sent = state["mean_control"] + control - state["control"] if self.reading == "tracked" else control
+        return {**state, "control": control}, {"x": local["y"], "control": sent}
 
     def receive(self, state: State, mixed: Message, round: Round) -> State:
         return {"x": mixed["x"], "control": state["control"], "mean_control": mixed["control"]}
