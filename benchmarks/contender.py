@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+#: Where child processes find the benchmarks and this copy of the package.
+PATH = os.pathsep.join([str(ROOT), str(ROOT / "src")])
 
 
 class Contender:
@@ -30,7 +32,7 @@ class Contender:
     def __init__(self, workload: str, role: str, number: int = 1, options: dict[str, Any] | None = None) -> None:
         self.name = f"{workload} {role} {number}"
         # Set before the process starts, so that no library makes more threads than it may use.
-        threads = {"OMP_NUM_THREADS": str(number if role in ("loop", "gossipy") else 1), "PYTHONPATH": str(ROOT)}
+        threads = {"OMP_NUM_THREADS": str(number if role in ("loop", "gossipy") else 1), "PYTHONPATH": PATH}
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # it stays open as long as the process
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.contender", workload, role, str(number), json.dumps(options or {})],
@@ -134,7 +136,7 @@ class Watched:
         self._turns = turns
 
     def start(self, prepared: Any, how: str, done: int) -> None:
-        from gossamer.bench import data_bytes, state_bytes
+        from gossamer.bench.memory import data_bytes, state_bytes
         from gossamer.simulation import number_of_workers
 
         work, usual = prepared.training, number_of_workers(None, prepared, self)
@@ -164,7 +166,7 @@ def memory() -> dict[str, Any]:
     """The most memory that this process held so far, and that it and its workers did, shared pages counted once."""
     import resource
 
-    from gossamer.bench import memory_peak
+    from gossamer.bench.memory import memory_peak
 
     unit = 1 if sys.platform == "darwin" else 1024
     return {"alone": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, "together": memory_peak()}
@@ -173,7 +175,7 @@ def memory() -> dict[str, Any]:
 def main(name: str, role: str, number: int, options: str) -> None:
     """Be a contender until there are no more turns."""
     from benchmarks.workloads import find, loop_of
-    from gossamer.bench import matrix_rate
+    from gossamer.bench.processor import matrix_rate
 
     if role == "limit":
         turns = Turns(0)
@@ -190,7 +192,8 @@ def main(name: str, role: str, number: int, options: str) -> None:
     elif role == "loop":
         import torch
 
-        from gossamer.bench import flops_per_sample, steps_of_round
+        from gossamer.bench.engine import steps_of_round
+        from gossamer.bench.processor import flops_per_sample
         from gossamer.experiment.preparation import prepare
         from gossamer.training import count_gradients
 

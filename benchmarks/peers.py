@@ -35,10 +35,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.contender import ROOT
+from benchmarks.contender import PATH, ROOT
 from benchmarks.run import measured_by, progress
 from gossamer import Experiment
-from gossamer.bench import size_of
+from gossamer.bench.memory import size_of
 from gossamer.experiment.preparation import prepare
 from gossamer.peers.data import peer_training
 from gossamer.peers.identity.certificates import server_name
@@ -145,7 +145,7 @@ class Child:
     def __init__(self, *arguments: str) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.peers", *arguments], cwd=ROOT, text=True, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": PATH},
         )  # fmt: skip
 
     def hear(self) -> dict[str, Any]:

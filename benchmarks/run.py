@@ -30,7 +30,7 @@ from rich.table import Table
 
 from benchmarks.contender import Contender, options_of
 from benchmarks.workloads import WORKLOADS, Workload
-from gossamer.bench import machine
+from gossamer.bench.processor import machine
 from gossamer.engines.steps.compiled import kept_steps
 from gossamer.system.machine import usable_cores
 from gossamer.system.words import counted

@@ -1,41 +1,6 @@
-"""How fast an experiment runs on this machine, and what holds it back."""
+"""Benchmarks: how fast an experiment runs on this machine, and what limits it."""
 
-from gossamer.bench.measurement import (
-    LIMITS,
-    TURNS,
-    BenchReport,
-    EngineSpeed,
-    LoopSpeed,
-    Split,
-    data_bytes,
-    flops_per_sample,
-    machine,
-    matrix_rate,
-    measure,
-    memory_in_use,
-    memory_peak,
-    plain_loop,
-    size_of,
-    state_bytes,
-    steps_of_round,
-)
+from gossamer.bench.benchmark import benchmark
+from gossamer.bench.report import BenchReport
 
-__all__ = [
-    "LIMITS",
-    "TURNS",
-    "BenchReport",
-    "EngineSpeed",
-    "LoopSpeed",
-    "Split",
-    "data_bytes",
-    "flops_per_sample",
-    "machine",
-    "matrix_rate",
-    "measure",
-    "memory_in_use",
-    "memory_peak",
-    "plain_loop",
-    "size_of",
-    "state_bytes",
-    "steps_of_round",
-]
+__all__ = ["BenchReport", "benchmark"]

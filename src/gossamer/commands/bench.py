@@ -21,12 +21,12 @@ def bench(
     as_json: Json = False,
 ) -> None:
     """Measure how fast an experiment runs on this machine, against a plain loop and the processor's limit."""
-    from gossamer.bench import measure
+    from gossamer.bench import benchmark
     from gossamer.terminal.bench_view import bench_view
 
     experiment = load_experiment(file, overrides(settings))
     with console.err.status("starting") as status:
-        report = measure(
+        report = benchmark(
             experiment, workers=workers, data_dir=data_dir, seconds=seconds, chunk=chunk, step=step, say=status.update
         )
     if as_json:

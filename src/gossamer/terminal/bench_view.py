@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gossamer.bench import BenchReport, machine
+from gossamer.bench import BenchReport
+from gossamer.bench.processor import machine
 from gossamer.system.machine import usable_cores
 from gossamer.system.words import counted, size
+from gossamer.terminal.console import ruled_table
 
 
 def bench_view(report: BenchReport) -> RenderableType:
@@ -41,7 +42,7 @@ def _about(report: BenchReport) -> Iterator[RenderableType]:
 
 
 def _speeds(report: BenchReport) -> Table:
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, header_style="bold")
+    shown = ruled_table()
     shown.add_column("", no_wrap=True)
     shown.add_column("client-steps\nper second", justify="right", no_wrap=True)
     for loop in report.loops:
@@ -86,5 +87,5 @@ def _memory(report: BenchReport) -> Iterator[RenderableType]:
 
 def _disturbed(report: BenchReport) -> Iterator[RenderableType]:
     if report.disturbed:
-        words = f"Something else used {100 * (report.others or 0):.0f} % of the cores meanwhile."
+        words = f"Other processes used {100 * (report.others or 0):.0f} % of the cores meanwhile."
         yield Text(f"{words} Do not trust these figures; measure again when the machine is quiet.", style="yellow")
