@@ -216,7 +216,10 @@ async def take_turns(model: str, repeats: int) -> Speed:
             link = Link(kit, 1, on_receipt, resend_refused=True)
             running = asyncio.create_task(link.run())
             for step in range(rounds):
-                header = sender._header(wire.LETTER, step)
+                header = wire.Header(
+                    network=sender.progress.network, version=sender.progress.version, process=sender.progress.process,
+                    kind=wire.LETTER, step=step, losses=sender.losses.to_wire(),
+                )  # fmt: skip
                 began = time.perf_counter()
                 path = await sender.outbox.write_letter(header, message)
                 written.append(time.perf_counter() - began)
