@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import pytest
-
 from cli import conftest as command_line
 
 #: The fixtures of `tests/cli`, for this module alone.

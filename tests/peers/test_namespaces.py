@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from forked import SCRIPTS
 from gossamer import Experiment, simulate
 from gossamer.experiment.preparation import prepare
 from gossamer.measure import Evaluator
@@ -137,7 +138,7 @@ class Inside(Process):
     """A peer in its namespace."""
 
     def __init__(self, kit: Path, namespace: str) -> None:
-        super().__init__(kit, first=(str(Path(__file__).with_name("moves.py")), {"namespace": namespace}))
+        super().__init__(kit, first=(str(SCRIPTS / "moves.py"), {"namespace": namespace}))
 
 
 @pytest.fixture

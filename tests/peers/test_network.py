@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from forked import SCRIPTS
 from gossamer import Experiment, simulate
 from gossamer.experiment.preparation import prepare
 from gossamer.peers.replay import replay
@@ -172,7 +173,7 @@ class Dying(Process):
     """A peer that kills itself at a stage of its third round, or soon after."""
 
     def __init__(self, kit: Path, stage: str) -> None:
-        script = str(Path(__file__).with_name("dies.py"))
+        script = str(SCRIPTS / "dies.py")
         super().__init__(kit, first=(script, {"stage": stage, "round": 2}))
 
 

@@ -16,6 +16,8 @@ from typing import Any
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["gossamer.commands.app", "gossamer.peers.tools.process", "pandas"])
 NUMBERS = itertools.count()
+#: The scripts that run in the process of a command.
+SCRIPTS = Path(__file__).parent
 
 
 class Forked:
@@ -28,7 +30,7 @@ class Forked:
             "arguments": arguments, "cwd": str(cwd), "environment": environment,
             "out": str(self._out), "err": str(self._err), **parameters,
         }  # fmt: skip
-        child = str(Path(__file__).with_name("child.py"))
+        child = str(SCRIPTS / "child.py")
         with _no_main_module():
             self.process = CONTEXT.Process(target=runpy.run_path, args=(child, {"parameters": given}, "__main__"))
             self.process.start()
