@@ -23,6 +23,9 @@ class Purpose(IntEnum):
     DROPOUT = 7
     SPLIT = 8
     METHOD = 9
+    LANCZOS = 10
+    TRACE = 11
+    LANDSCAPE = 12
 
 
 def generator(seed: int, purpose: Purpose, client: int = 0, round: int = 0, step: int = 0) -> np.random.Generator:
