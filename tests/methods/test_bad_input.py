@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 import pytest
-from cli import conftest as command_line
+
+import command_line
 
 #: The fixtures of `tests/cli`, for this module alone.
 place, gossamer, refused = command_line.place, command_line.gossamer, command_line.refused

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gossamer import machine
+from gossamer.system import machine
 
 GIB = 1 << 30
 
