@@ -23,7 +23,7 @@ def peer(
     ] = None,
     faults: Annotated[
         str | None,
-        typer.Option(metavar="KEY=N,...", help="Rehearse on a bad network, e.g. lose=0.2,double=0.05,delay=0.5."),
+        typer.Option(metavar="KEY=N,...", help="Inject faults, e.g. lose=0.2,double=0.05,delay=0.5."),
     ] = None,
     metrics_port: Annotated[
         str | None,
