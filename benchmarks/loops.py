@@ -31,7 +31,7 @@ class Work:
     targets: Tensor
     factor: float
     #: Which samples a client holds.
-    parts: Sequence[Tensor]
+    client_rows: Sequence[Tensor]
     #: Whom a client listens to, itself included, and with what weight.
     weights: Sequence[Sequence[tuple[int, float]]]
     batch_size: int
@@ -48,7 +48,7 @@ class Loop(ABC):
 
     def __init__(self, work: Work, draw: Draw | None = None) -> None:
         self.work = work
-        self.clients = len(work.parts)
+        self.clients = len(work.client_rows)
         self.draw = draw or self._epochs
         self.done = 0
         self.modules = [work.make() for _ in range(self.clients)]
@@ -102,7 +102,7 @@ class Loop(ABC):
         self.models.copy_(self.mixed)
 
     def _epochs(self, client: int, round: int) -> Sequence[Tensor]:
-        part, batches = self.work.parts[client], list[Tensor]()
+        part, batches = self.work.client_rows[client], list[Tensor]()
         while len(batches) < self.work.steps:
             batches += torch.split(part[torch.randperm(len(part))], self.work.batch_size)
         return batches[: self.work.steps]

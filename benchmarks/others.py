@@ -35,7 +35,7 @@ def work() -> Training:
 
 def own_samples(client: int) -> tuple[Tensor, Tensor]:
     """The samples of one client, as they are stored."""
-    rows, train = torch.as_tensor(work().batches.parts[client]), work().dataset.train
+    rows, train = torch.as_tensor(work().batches.client_rows[client]), work().dataset.train
     return train.inputs[rows], train.targets[rows]
 
 
@@ -84,7 +84,7 @@ def flower(over: Over) -> None:
         Paced(fraction_evaluate=0.0).start(grid, start, num_rounds=NEVER)
 
     resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0}, "init_args": {"num_cpus": usable_cores()}}
-    run_simulation(server, client, len(work().batches.parts), backend_config=resources)
+    run_simulation(server, client, len(work().batches.client_rows), backend_config=resources)
 
 
 def gossipy(over: Over) -> None:
@@ -118,7 +118,7 @@ def gossipy(over: Over) -> None:
         def update_timestep(self, t: int) -> None:
             over()
 
-    clients, train = len(work().batches.parts), work().dataset.train
+    clients, train = len(work().batches.client_rows), work().dataset.train
     data = ClassificationDataHandler(train.inputs.flatten(1).float() / 255, train.targets, test_size=0.0)
     dispatcher = DataDispatcher(data, n=clients, eval_on_user=False)
     ring = work().network.matrix(0).toarray()

@@ -39,7 +39,7 @@ def test_the_loop_s_own_batches_have_the_sizes_of_the_engine_s():
     for client in range(3):
         mine, theirs = loop.draw(client, 0), training.batches.indices(client, 0)
         assert [len(rows) for rows in mine] == [len(rows) for rows in theirs]
-        assert set(torch.cat(list(mine)).tolist()) <= set(training.batches.parts[client].tolist())
+        assert set(torch.cat(list(mine)).tolist()) <= set(training.batches.client_rows[client].tolist())
 
 
 def test_channels_last_changes_nothing_but_the_layout():

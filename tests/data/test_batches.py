@@ -132,7 +132,7 @@ def test_an_epoch_shows_every_sample_once(counts: list[int], size: int, epochs: 
         cut = batches.indices(client, round)
         assert len(cut) == batches.steps[client] == epochs * -(-count // size)
         seen = np.concatenate(cut) if cut else np.array([], dtype=int)
-        assert sorted(seen) == sorted(np.tile(batches.parts[client], epochs))
+        assert sorted(seen) == sorted(np.tile(batches.client_rows[client], epochs))
 
 
 @settings(deadline=None)
@@ -144,7 +144,7 @@ def test_steps_go_through_fresh_epochs(counts: list[int], size: int, steps: int)
         assert len(cut) == (steps if count else 0)
         per_epoch = -(-count // size)
         for start in range(0, len(cut) - per_epoch + 1, per_epoch) if count else ():
-            assert sorted(np.concatenate(cut[start : start + per_epoch])) == list(batches.parts[client])
+            assert sorted(np.concatenate(cut[start : start + per_epoch])) == list(batches.client_rows[client])
 
 
 def test_shuffles_are_keyed_by_client_round_and_epoch() -> None:
@@ -171,7 +171,7 @@ def test_padding_weighs_nothing_and_real_samples_weigh_the_same(counts: list[int
             assert batch.weights[client].sum() == pytest.approx(1.0 if len(real) else 0.0)
             assert (batch.weights[client, len(real) :] == 0).all()
             if len(real):  # padding repeats the client's own sample, never another client's
-                assert set(batch.targets[client].tolist()) <= set(batches.parts[client].tolist())
+                assert set(batch.targets[client].tolist()) <= set(batches.client_rows[client].tolist())
         assert gathered.everyone[k] == bool(gathered.active[k].all())
 
 

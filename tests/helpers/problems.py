@@ -83,7 +83,7 @@ def full_gradient(engine: Stacked, client: int, x: Tensor) -> Tensor:
     """The gradient of one client's whole data at x, by an ordinary module: independent of the engine's own path."""
     training = engine.training
     module = training.model.module(x)
-    part = training.batches.parts[client]
+    part = training.batches.client_rows[client]
     inputs = training.dataset.train.inputs[part].to(x.dtype)
     loss = objective(module, inputs, training.dataset.train.targets[part])
     return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(module.parameters()))])

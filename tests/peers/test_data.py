@@ -65,10 +65,10 @@ def test_the_experiments_part_is_the_simulated_clients(tmp_path: Path, number: i
     kit = kit_of(tmp_path, number)
     whole = prepare(kit.roster.experiment).training
     mine = peer_training(kit)
-    rows = torch.as_tensor(whole.batches.parts[number])
+    rows = torch.as_tensor(whole.batches.client_rows[number])
     assert torch.equal(mine.dataset.train.inputs, whole.dataset.train.inputs[rows])
     assert torch.equal(mine.dataset.train.targets, whole.dataset.train.targets[rows])
-    assert [len(part) for part in mine.batches.parts] == [len(rows) if i == number else 0 for i in range(3)]
+    assert [len(part) for part in mine.batches.client_rows] == [len(rows) if i == number else 0 for i in range(3)]
     assert torch.equal(mine.dataset.test.inputs, whole.dataset.test.inputs)
     assert torch.equal(mine.model.initial, whole.model.initial)
     assert torch.equal(trained(mine, number), trained(whole, number))
@@ -168,7 +168,7 @@ def test_holding_out(tmp_path: Path, samples: int, share: float, held: int) -> N
     training = peer_training(kit)
     train, test = training.dataset.train, training.dataset.test
     assert (len(train), len(test)) == (samples - held, held)
-    assert [len(part) for part in training.batches.parts] == [0, samples - held, 0]
+    assert [len(part) for part in training.batches.client_rows] == [0, samples - held, 0]
     rows = {tuple(row.flatten().tolist()) for row in torch.cat([train.inputs, test.inputs])}
     assert rows == {tuple(row.flatten().tolist()) for row in X[:samples]}
     assert torch.equal(samples_of(kit).test.inputs, test.inputs)  # the same ones after a restart

@@ -61,7 +61,7 @@ def test_curvature_is_the_largest_eigenvalue_of_the_hessian() -> None:
 
     def loss(x: Tensor) -> Tensor:
         parts = []
-        for part in work.batches.parts:
+        for part in work.batches.client_rows:
             inputs = work.dataset.train.inputs[part].double()
             parts.append(nn.functional.cross_entropy(work.model(x, inputs), work.dataset.train.targets[part]))
         return torch.stack(parts).mean()

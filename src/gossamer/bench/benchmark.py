@@ -75,7 +75,7 @@ def benchmark(
     batch = float(training.batches.work().sum()) / steps
     own_data = data_bytes(training.dataset)
     facts: dict[str, Any] = {
-        "clients": len(training.batches.parts), "parameters": training.model.size, "batch": batch,
+        "clients": len(training.batches.client_rows), "parameters": training.model.size, "batch": batch,
         "gradients_per_step": gradients, "flops_per_gradient": flops * batch,
         "state_bytes": state_bytes(training), "data_bytes": own_data,
     }  # fmt: skip

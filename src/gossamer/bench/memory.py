@@ -15,7 +15,7 @@ from gossamer.training import Training
 
 def state_bytes(training: Training) -> int:
     """Bytes of all clients' states between rounds."""
-    return len(training.batches.parts) * size_of(training.method.init(training.model.initial).values())
+    return len(training.batches.client_rows) * size_of(training.method.init(training.model.initial).values())
 
 
 def data_bytes(dataset: Dataset) -> int:

@@ -3,9 +3,10 @@
 from gossamer.data.augment import Augmentation, Draw
 from gossamer.data.batches import Batch, Batches, ChunkBatches
 from gossamer.data.catalog import DATASETS, as_dataset
+from gossamer.data.client_rows import ClientRows, Indices
 from gossamer.data.files import data_directory
 from gossamer.data.partition import PARTITIONS, check_partition, split
-from gossamer.data.samples import UNSCALED, Dataset, Indices, Samples, Scaling, per_client
+from gossamer.data.samples import UNSCALED, Dataset, Samples, Scaling, per_client
 from gossamer.data.summary import PartitionSummary, draw, summarise, table
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Batch",
     "Batches",
     "ChunkBatches",
+    "ClientRows",
     "Dataset",
     "Draw",
     "Indices",

@@ -8,13 +8,14 @@ one batch are not shuffled: a batch has no order.
 import copy
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.data.samples import Dataset, Indices
+from gossamer.data.client_rows import ClientRows, Indices
+from gossamer.data.samples import Dataset
 from gossamer.randomness import Draws, Purpose
 
 
@@ -43,7 +44,7 @@ class Batches:
 
     def __init__(
         self,
-        parts: Sequence[np.ndarray],
+        client_rows: ClientRows | Sequence[Any],
         batch_size: int,
         epochs: int | None,
         steps: int | None,
@@ -51,11 +52,11 @@ class Batches:
     ) -> None:
         if (epochs is None) == (steps is None):
             raise ValueError("local work is a number of epochs or a number of steps, one of the two")
-        self.parts = parts
+        self.client_rows = ClientRows.of(client_rows)
         self.batch_size = batch_size
         self.epochs, self.asked_steps = epochs, steps
         self.seed = seed
-        self.sizes = np.array([len(part) for part in parts], dtype=np.int64)
+        self.sizes = self.client_rows.sizes
         self.per_epoch = -(-self.sizes // batch_size)
         if steps is None:
             self.steps = (epochs or 0) * self.per_epoch
@@ -90,15 +91,13 @@ class Batches:
         counts = np.where(taken, np.minimum(sizes - place, self.batch_size), 0)
         ends = 1 + np.cumsum(epochs * sizes)
         starts = np.where(taken, ends + (epoch - epochs) * sizes + place, 0)
-        return Cut(self._shuffled(chosen.tolist(), epochs.tolist(), round), starts, counts)
+        return Cut(self._shuffled(chosen, epochs, round), starts, counts)
 
-    def _shuffled(self, clients: list[int], epochs: list[int], round: int) -> Indices:
+    def _shuffled(self, clients: Indices, epochs: Indices, round: int) -> Indices:
         """Sample 0, then each client's samples as often as it has epochs, shuffled anew in each."""
-        parts = [self.parts[client] for client, times in zip(clients, epochs, strict=True) for _ in range(times)]
-        samples = np.concatenate([np.zeros(1, dtype=np.int64), *parts], dtype=np.int64)
+        samples = np.concatenate([np.zeros(1, dtype=np.int64), self.client_rows.gather(np.repeat(clients, epochs))])
         draws, end = Draws(self.seed, Purpose.BATCHES), 1
-        for client, times in zip(clients, epochs, strict=True):
-            size = len(self.parts[client])
+        for client, size, times in zip(clients.tolist(), self.sizes[clients].tolist(), epochs.tolist(), strict=True):
             if size > self.batch_size:
                 for epoch in range(times):
                     start = end + epoch * size

@@ -5,13 +5,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 
-from gossamer.data.samples import Indices
+from gossamer.data.client_rows import ClientRows, Indices
 from gossamer.errors import DataError
 from gossamer.parts import Catalog, part
 from gossamer.randomness import Purpose, generator
@@ -26,9 +26,8 @@ Alpha = Annotated[
 class Iid:
     """Every client holds a random, equally large share of all samples."""
 
-    def split(self, targets: NDArray[Any], clients: int, seed: int) -> list[Indices]:
-        order = generator(seed, Purpose.PARTITION).permutation(len(targets))
-        return np.array_split(order, clients)
+    def split(self, targets: NDArray[Any], clients: int, seed: int) -> ClientRows:
+        return ClientRows.cut(generator(seed, Purpose.PARTITION).permutation(len(targets)), clients)
 
 
 @part
@@ -40,34 +39,38 @@ class Dirichlet:
 
     alpha: Alpha = 0.3
 
-    def split(self, targets: NDArray[Any], clients: int, seed: int) -> list[Indices]:
-        """Let random clients that still have room take a sample of a class of their liking, until all are gone.
+    def split(self, targets: NDArray[Any], clients: int, seed: int) -> ClientRows:
+        """Random clients with room left take one sample each, of a class drawn from their distribution, until all
+        samples are taken.
 
-        A client whose drawn class is used up draws again. That is the same as drawing from its distribution over the
-        classes that are left, which cannot go on forever; where nothing of that is left, it takes what there is.
+        A client whose drawn class is used up draws again: the same as drawing from its distribution over the classes
+        that are left, which always ends. A client whose distribution is zero on all of those draws by class size.
         """
         rng = generator(seed, Purpose.PARTITION)
         pools = [pool.tolist() for pool in _by_class(targets, rng, "dirichlet")]
-        liking = _dirichlet(rng, self.alpha, clients, len(pools))
-        room = [len(share) for share in np.array_split(np.arange(len(targets)), clients)]
-        held: list[list[int]] = [[] for _ in range(clients)]
+        likelihoods = _dirichlet(rng, self.alpha, clients, len(pools))
+        room = ClientRows.cut(np.arange(len(targets)), clients).sizes.tolist()
         takers = [client for client in range(clients) if room[client]]
-        wheels = [_wheel(row, pools) for row in liking]
+        wheels: list[_Wheel | None] = [None] * clients
+        left = [len(pool) for pool in pools]  # when a class was last used up: a wheel depends on nothing later
+        samples, owners = [], []
 
-        # Plain lists: one draw at a time is what this is, and numpy is slow at single numbers.
+        # Plain lists, since numpy is slow at single numbers and every draw depends on the one before.
         for taker, turn in zip(*rng.random((2, len(targets))).tolist(), strict=True):
             place = int(taker * len(takers))
             client = takers[place]
-            steps, total, last = wheels[client]
-            label = bisect_right(steps, turn * total, 0, last)
-            held[client].append(pools[label].pop())
-            if len(held[client]) == room[client]:
+            wheel = wheels[client] or _Wheel.over(likelihoods[client], left)
+            wheels[client] = wheel
+            label = bisect_right(wheel.ends, turn * wheel.total, 0, wheel.last)
+            samples.append(pools[label].pop())
+            owners.append(client)
+            room[client] -= 1
+            if not room[client]:
                 takers[place] = takers[-1]
                 takers.pop()
             if not pools[label]:
-                liking[:, label] = 0
-                wheels = [_wheel(row, pools) for row in liking]
-        return [np.array(indices, dtype=np.int64) for indices in held]
+                left, wheels = [len(pool) for pool in pools], [None] * clients
+        return ClientRows.by_owner(np.array(samples, np.int64), np.array(owners, np.int64), clients)
 
 
 @part
@@ -80,7 +83,7 @@ class DirichletByClass:
     alpha: Alpha = 0.3
     min_samples: Annotated[int, Field(ge=0, description="draw again until every client holds so many")] = 0
 
-    def split(self, targets: NDArray[Any], clients: int, seed: int) -> list[Indices]:
+    def split(self, targets: NDArray[Any], clients: int, seed: int) -> ClientRows:
         if self.min_samples * clients > len(targets):
             raise DataError(
                 f"partition 'dirichlet-by-class': {clients:,} clients cannot hold min_samples={self.min_samples} each "
@@ -90,13 +93,13 @@ class DirichletByClass:
         for _ in range(REDRAWS):
             pools = _by_class(targets, rng, "dirichlet-by-class")
             shares = _dirichlet(rng, self.alpha, len(pools), clients)
-            cuts = [
-                np.rint(share.cumsum()[:-1] * len(pool)).astype(int) for share, pool in zip(shares, pools, strict=True)
-            ]
-            pieces = [np.split(pool, cut) for pool, cut in zip(pools, cuts, strict=True)]
-            parts = [np.concatenate([piece[client] for piece in pieces]) for client in range(clients)]
-            if min(len(indices) for indices in parts) >= self.min_samples:
-                return parts
+            owners = []
+            for share, pool in zip(shares, pools, strict=True):
+                cuts = np.rint(share.cumsum()[:-1] * len(pool)).astype(int)
+                owners.append(np.repeat(np.arange(clients), np.diff(cuts, prepend=0, append=len(pool))))
+            rows = ClientRows.by_owner(np.concatenate(pools), np.concatenate(owners), clients)
+            if rows.sizes.min() >= self.min_samples:
+                return rows
         raise DataError(
             f"partition 'dirichlet-by-class': in {REDRAWS:,} draws with alpha={self.alpha:g} some client always held "
             f"fewer than min_samples={self.min_samples}. Take a larger alpha, fewer clients or a smaller min_samples."
@@ -109,7 +112,7 @@ class Shards:
 
     classes_per_client: Annotated[int, Field(ge=1, description="shards for each client")] = 2
 
-    def split(self, targets: NDArray[Any], clients: int, seed: int) -> list[Indices]:
+    def split(self, targets: NDArray[Any], clients: int, seed: int) -> ClientRows:
         shards = clients * self.classes_per_client
         if shards > len(targets):
             raise DataError(
@@ -117,9 +120,10 @@ class Shards:
                 f"{shards:,} shards, but there are only {len(targets):,} samples. Take fewer clients or more samples."
             )
         rng = generator(seed, Purpose.PARTITION)
-        cut = np.array_split(np.concatenate(_by_class(targets, rng, "shards")), shards)
-        hands = rng.permutation(shards).reshape(clients, self.classes_per_client)
-        return [np.concatenate([cut[shard] for shard in hand]) for hand in hands]
+        cut = ClientRows.cut(np.concatenate(_by_class(targets, rng, "shards")), shards)
+        dealt = rng.permutation(shards)  # the first few go to client 0, the next to client 1, ...
+        owners = np.repeat(np.arange(shards) // self.classes_per_client, cut.sizes[dealt])
+        return ClientRows.by_owner(cut.gather(dealt), owners, clients)
 
 
 def _plain_lists(value: Any) -> Any:
@@ -140,13 +144,11 @@ class Explicit:
         list[list[int]] | str, BeforeValidator(_plain_lists), Field(description="the lists, or the file's path")
     ]
 
-    def split(self, targets: NDArray[Any], clients: int, seed: int) -> list[Indices]:  # nothing to draw
+    def split(self, targets: NDArray[Any], clients: int, seed: int) -> ClientRows:  # nothing to draw
         lists = _read_lists(Path(self.indices)) if isinstance(self.indices, str) else self.indices
         if len(lists) != clients:
             raise DataError(f"partition 'explicit': {len(lists):,} lists of indices for {clients:,} clients.")
-        parts = [np.array(indices, dtype=np.int64) for indices in lists]
-        check_partition(parts, len(targets))
-        return parts
+        return ClientRows.of(lists)  # `split` checks them
 
 
 PARTITIONS = Catalog(
@@ -162,8 +164,8 @@ PARTITIONS = Catalog(
 )
 
 
-def split(partition: Any, targets: NDArray[Any], clients: int, seed: int) -> list[Indices]:
-    """Apply a partition, ours or a user's own (an object with `split`, or a function), and check what it gives."""
+def split(partition: Any, targets: NDArray[Any], clients: int, seed: int) -> ClientRows:
+    """Apply a partition, built-in or a user's (an object with `split`, or a function), and check its result."""
     divide = getattr(partition, "split", partition)
     if not callable(divide) or isinstance(partition, str | bytes):
         raise DataError(
@@ -172,47 +174,44 @@ def split(partition: Any, targets: NDArray[Any], clients: int, seed: int) -> lis
         )
     if clients < 1:
         raise DataError(f"samples cannot be split among {clients} clients: there must be at least one.")
-    parts = divide(targets, clients, seed)
-    if not isinstance(parts, Sequence) or len(parts) != clients:
-        found = f"{len(parts):,} parts" if isinstance(parts, Sequence) else type(parts).__name__
+    given = divide(targets, clients, seed)
+    if not isinstance(given, Sequence | ClientRows) or len(given) != clients:
+        found = f"{len(given):,} parts" if isinstance(given, Sequence | ClientRows) else type(given).__name__
         raise DataError(f"the partition gave {found} for {clients:,} clients, expected one index array for each.")
-    parts = [np.asarray(indices) if len(indices) else np.empty(0, dtype=np.int64) for indices in parts]
-    check_partition(parts, len(targets))
-    return [indices.astype(np.int64) for indices in parts]
+    rows = ClientRows.of(given)
+    check_partition(rows, len(targets))
+    return rows
 
 
-def check_partition(parts: Sequence[NDArray[Any]], samples: int) -> None:
-    """Refuse anything but an exact partition: every sample in exactly one client's hands.
+def check_partition(client_rows: ClientRows | Sequence[Any], samples: int) -> None:
+    """Refuse anything but an exact partition: every sample belongs to exactly one client.
 
     >>> check_partition([np.array([0, 2]), np.array([1])], 3)
     >>> check_partition([np.array([0, 2]), np.array([2])], 3)
     Traceback (most recent call last):
     gossamer.errors.DataError: sample 2 is given to clients 0 and 1; each sample belongs to exactly one client.
     """
-    owner = np.full(samples, -1)
-    for client, indices in enumerate(parts):
-        if indices.ndim != 1 or indices.dtype.kind not in "iu":
-            raise DataError(
-                f"client {client}: expected a flat array of sample indices, got {indices.dtype} {indices.shape}."
-            )
-        outside = indices[(indices < 0) | (indices >= samples)]
-        if len(outside):
-            raise DataError(
-                f"client {client}: no sample has index {outside[0]}; there are {samples:,}, counted from 0."
-            )
-        taken = indices[owner[indices] >= 0]
-        if len(taken):
-            raise DataError(
-                f"sample {taken[0]} is given to clients {owner[taken[0]]} and {client}; "
-                f"each sample belongs to exactly one client."
-            )
-        owner[indices] = client
-        found, times = np.unique(indices, return_counts=True)
-        if len(found) < len(indices):
-            raise DataError(
-                f"client {client}: sample {found[times > 1][0]} is listed {times.max()} times, expected once."
-            )
-    missing = np.flatnonzero(owner < 0)
+    rows = ClientRows.of(client_rows)
+    outside = np.flatnonzero((rows.indices < 0) | (rows.indices >= samples))
+    if len(outside):
+        raise DataError(
+            f"client {rows.owners[outside[0]]}: no sample has index {rows.indices[outside[0]]}; there are {samples:,}, "
+            "counted from 0."
+        )
+    times = np.bincount(rows.indices, minlength=samples)
+    if times.max(initial=0) > 1:
+        order = np.argsort(rows.indices, kind="stable")
+        again = np.flatnonzero(np.diff(rows.indices[order]) == 0) + 1
+        first = again[np.argmin(order[again])]  # the first place at which a sample occurs again
+        sample = rows.indices[order[first]]
+        before, client = rows.owners[order[[first - 1, first]]]
+        if before == client:
+            listed = np.count_nonzero(rows[client] == sample)
+            raise DataError(f"client {client}: sample {sample} is listed {listed} times, expected once.")
+        raise DataError(
+            f"sample {sample} is given to clients {before} and {client}; each sample belongs to exactly one client."
+        )
+    missing = np.flatnonzero(times == 0)
     if len(missing):
         named = ", ".join(str(index) for index in missing[:5]) + (", …" if len(missing) > 5 else "")
         raise DataError(f"{len(missing):,} of {samples:,} samples belong to no client: {named}.")
@@ -238,13 +237,22 @@ def _dirichlet(rng: np.random.Generator, alpha: float, rows: int, columns: int) 
     return rng.dirichlet(np.full(columns, alpha), size=rows)
 
 
-def _wheel(liking: NDArray[np.float64], pools: list[list[int]]) -> tuple[list[float], float, int]:
-    """A wheel of fortune over the classes that are left: where each slice ends, the whole, and the last slice."""
-    slices = [weight if pool else 0.0 for weight, pool in zip(liking.tolist(), pools, strict=True)]
-    if not sum(slices) > 0:
-        slices = [float(len(pool)) for pool in pools]
-    steps = list(accumulate(slices))
-    return steps, steps[-1], bisect_left(steps, steps[-1])
+class _Wheel(NamedTuple):
+    """A wheel of fortune over the classes that are left."""
+
+    #: Where each class's slice ends.
+    ends: list[float]
+    total: float
+    #: The last class with a slice.
+    last: int
+
+    @classmethod
+    def over(cls, likelihoods: NDArray[np.float64], left: list[int]) -> "_Wheel":
+        slices = [weight if count else 0.0 for weight, count in zip(likelihoods.tolist(), left, strict=True)]
+        if not sum(slices) > 0:
+            slices = [float(count) for count in left]
+        ends = list(accumulate(slices))
+        return cls(ends, ends[-1], bisect_left(ends, ends[-1]))
 
 
 def _read_lists(path: Path) -> list[list[int]]:

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gossamer.data.augment import Augmentation
+from gossamer.data.client_rows import ClientRows, Indices
 from gossamer.errors import DataError
-
-Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +75,7 @@ class Dataset:
     shape: tuple[int, ...]
     scaling: Scaling
     augmentation: Augmentation | None = None
-    clients: tuple[Indices, ...] | None = None
+    clients: ClientRows | Sequence[Indices] | None = None
 
 
 def per_client(
@@ -114,7 +113,7 @@ def per_client(
             return Samples(like.inputs[:0], like.targets[:0])
         return Samples(torch.cat([pair.inputs for pair in full]), torch.cat([pair.targets for pair in full]))
 
-    ends = np.cumsum([len(pair) for pair in owned])
+    owners = np.repeat(np.arange(len(owned)), [len(pair) for pair in owned])
     return Dataset(
         name=name,
         train=joined(owned),
@@ -122,7 +121,7 @@ def per_client(
         classes=classes,
         shape=shape,
         scaling=scaling or (Scaling() if like.inputs.dtype == torch.uint8 else UNSCALED),
-        clients=tuple(np.arange(end - len(pair), end, dtype=np.int64) for end, pair in zip(ends, owned, strict=True)),
+        clients=ClientRows.by_owner(np.arange(len(owners)), owners, len(owned)),
     )
 
 

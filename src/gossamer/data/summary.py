@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from rich.table import Table
 from rich.text import Text
 
+from gossamer.data.client_rows import ClientRows
 from gossamer.errors import DataError
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -61,17 +62,18 @@ class PartitionSummary:
         }
 
 
-def summarise(parts: Sequence[NDArray[Any]], targets: NDArray[Any], classes: int) -> PartitionSummary:
+def summarise(client_rows: ClientRows | Sequence[Any], targets: NDArray[Any], classes: int) -> PartitionSummary:
     """Count the labels of each client. Targets that are not labels (regression) are one column of sizes.
 
     >>> summary = summarise([np.array([0, 1]), np.array([2, 3])], np.array([0, 0, 1, 1]), classes=2)
     >>> summary.labels.tolist(), summary.heterogeneity
     ([[2, 0], [0, 2]], 0.5)
     """
+    rows = ClientRows.of(client_rows)
     if targets.dtype.kind not in "iub":
-        return PartitionSummary(np.array([[len(indices)] for indices in parts], dtype=np.int64))
-    counts = [np.bincount(targets[indices], minlength=classes) for indices in parts]
-    return PartitionSummary(np.array(counts, dtype=np.int64).reshape(len(parts), classes))
+        return PartitionSummary(rows.sizes[:, None])
+    cells = rows.owners * classes + targets[rows.indices]
+    return PartitionSummary(np.bincount(cells, minlength=len(rows) * classes).reshape(len(rows), classes))
 
 
 def table(summary: PartitionSummary) -> Table:

@@ -138,7 +138,7 @@ def is_small(initial: State, clients: int) -> bool:
 
 def shared_sizes(training: Training, spill: Path | None) -> list[int]:
     """Bytes of each tensor of a large state, which forked workers share so that its vectors are not held twice."""
-    initial, clients = _initial(training), len(training.batches.parts)
+    initial, clients = _initial(training), len(training.batches.client_rows)
     if spill is not None or is_small(initial, clients):
         return []
     return [clients * value.nbytes for value in initial.values()]
@@ -146,7 +146,7 @@ def shared_sizes(training: Training, spill: Path | None) -> list[int]:
 
 def check_memory(training: Training, workers: int, spill: Path | None) -> None:
     """Refuse a run whose clients' state has no room on this machine, before anything else is done."""
-    initial, clients = _initial(training), -(-len(training.batches.parts) // machines())
+    initial, clients = _initial(training), -(-len(training.batches.client_rows) // machines())
     needed, model = state_size(initial, clients), max(value.nbytes for value in initial.values())
     besides = -(-workers // machines()) * MODELS_BESIDES * model + BYTES_BESIDES
     takes = f"the clients' state takes {size(needed)} on this machine"
@@ -177,7 +177,7 @@ def explain_lack_of_memory(training: Training, workers: int) -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        clients = len(training.batches.parts)
+        clients = len(training.batches.client_rows)
         raise OutOfMemory(
             f"out of memory: the state of {counted(clients, 'client')} takes "
             f"{size(state_size(_initial(training), clients))} over {counted(workers, 'worker')}, and a step needs more "

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.data import Batch, Batches, ChunkBatches, Samples
+from gossamer.data import Batch, Batches, ChunkBatches, ClientRows, Samples
 from gossamer.errors import GossamerError
 from gossamer.methods import Message, Operator, Round, arrived, gossip_steps, mixes, travelling
 from gossamer.randomness import Purpose, torch_seed
@@ -178,7 +178,7 @@ class Reference:
 
     def __init__(self, training: Training, trace: Trace = on_time) -> None:
         self.training = training
-        self.clients = [Client(number, training) for number in range(len(training.batches.parts))]
+        self.clients = [Client(number, training) for number in range(len(training.batches.client_rows))]
         self.trace = trace
         self.post: list[tuple[int, int, Letter]] = []  # (arrives at step, receiver, letter)
 
@@ -251,11 +251,9 @@ class Reference:
 
 def own_samples_only(number: int, training: Training) -> Training:
     """The same training with nobody's samples but this client's."""
-    part = training.batches.parts[number]
-    rows = torch.as_tensor(part, device=training.dataset.train.inputs.device)
+    rows = torch.as_tensor(training.batches.client_rows[number], device=training.dataset.train.inputs.device)
     train = Samples(training.dataset.train.inputs[rows], training.dataset.train.targets[rows])
-    nothing = np.arange(0)
-    parts = [np.arange(len(part)) if i == number else nothing for i in range(len(training.batches.parts))]
     batches = training.batches
-    own = Batches(parts, batches.batch_size, batches.epochs, batches.asked_steps, batches.seed)
+    client_rows = ClientRows.of_one(number, len(rows), len(batches.client_rows))
+    own = Batches(client_rows, batches.batch_size, batches.epochs, batches.asked_steps, batches.seed)
     return training._replace(dataset=replace(training.dataset, train=train, clients=None), batches=own)

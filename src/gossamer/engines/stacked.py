@@ -65,7 +65,7 @@ class Stacked:
     ) -> None:
         keep_freed_memory()
         self.group = group
-        self.clients = len(training.batches.parts)
+        self.clients = len(training.batches.client_rows)
         self.client_ranges = shares(training.batches.work(), group.size)
         self.own = self.client_ranges[group.rank]
         self.device = training.model.initial.device

@@ -11,7 +11,17 @@ from typing import NamedTuple
 
 import torch
 
-from gossamer.data import Batches, Dataset, PartitionSummary, Samples, as_dataset, data_directory, split, summarise
+from gossamer.data import (
+    Batches,
+    ClientRows,
+    Dataset,
+    PartitionSummary,
+    Samples,
+    as_dataset,
+    data_directory,
+    split,
+    summarise,
+)
 from gossamer.errors import ExperimentError
 from gossamer.experiment import Experiment
 from gossamer.experiment.compatibility import check_fit
@@ -47,11 +57,11 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> Prepared:
                 f"clients: the data set '{dataset.name}' comes with {len(dataset.clients)} clients, "
                 f"but the experiment says {experiment.clients}"
             )
-        parts = list(dataset.clients)
+        client_rows = ClientRows.of(dataset.clients)
     else:
         labels = dataset.train.targets.cpu().numpy()
         with user_code("partition"):
-            parts = split(experiment.partition, labels, experiment.clients, experiment.seed)
+            client_rows = split(experiment.partition, labels, experiment.clients, experiment.seed)
     with user_code("model"):
         model = build_model(
             lambda: make_module(experiment.model, dataset.shape, dataset.classes),
@@ -64,7 +74,7 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> Prepared:
     refuse: Callable[[float, int], str | None] | None = getattr(method, "refuse", None)
     if refuse is not None and (reason := refuse(experiment.lr, int(network.hears(0).max()))):
         raise ExperimentError(f"lr: {reason}")
-    batches = Batches(parts, experiment.batch_size, work.epochs, work.steps, experiment.seed)
+    batches = Batches(client_rows, experiment.batch_size, work.epochs, work.steps, experiment.seed)
     if getattr(method, "needs_equal_steps", False) and batches.steps.min() < batches.steps.max():
         raise ExperimentError(
             f"method: with these parameters every client must take the same number of local steps, but here they take "
@@ -85,7 +95,7 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> Prepared:
         clip=experiment.clip,
         seed=experiment.seed,
     )
-    return Prepared(experiment, training, summarise(parts, dataset.train.targets.cpu().numpy(), dataset.classes))
+    return Prepared(experiment, training, summarise(client_rows, dataset.train.targets.cpu().numpy(), dataset.classes))
 
 
 def as_device(name: str) -> torch.device:

@@ -31,6 +31,7 @@ from gossamer.data import (
     UNSCALED,
     Augmentation,
     Batches,
+    ClientRows,
     Dataset,
     Samples,
     Scaling,
@@ -179,14 +180,14 @@ def _holding_out(training: Training, number: int, share: float) -> Training:
     order = generator(training.seed, Purpose.SPLIT, client=number, round=1).permutation(len(train))
     kept, tested = (torch.from_numpy(np.sort(part)) for part in (order[:-held], order[-held:]))
     kept, tested = kept.to(train.inputs.device), tested.to(train.inputs.device)
-    parts = [np.arange(len(kept) if i == number else 0) for i in range(len(batches.parts))]
+    client_rows = ClientRows.of_one(number, len(kept), len(batches.client_rows))
     return training._replace(
         dataset=replace(
             training.dataset,
             train=Samples(train.inputs[kept], train.targets[kept]),
             test=Samples(train.inputs[tested], train.targets[tested]),
         ),
-        batches=Batches(parts, batches.batch_size, batches.epochs, batches.asked_steps, batches.seed),
+        batches=Batches(client_rows, batches.batch_size, batches.epochs, batches.asked_steps, batches.seed),
     )
 
 

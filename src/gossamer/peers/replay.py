@@ -50,7 +50,7 @@ def replay(training: Training, traces: Sequence[Sequence[Line]], drift: dict[int
     `drift`, if given, is filled with the relative change of the mean at each gossip step of an averaging method: zero
     where every letter was mixed, on a graph that preserves the mean.
     """
-    peers = len(training.batches.parts)
+    peers = len(training.batches.client_rows)
     if len(traces) != peers:
         raise GossamerError(f"{len(traces)} traces for {peers} peers: every peer's is needed")
     sent = SentMessages(traces)

@@ -58,8 +58,8 @@ def measure(work: Training, smoothness: float | None = None) -> Measured:
     """Everything that can be measured; `smoothness` is taken as given where it is."""
     work.model.template.eval()
     x = work.model.initial
-    clients = range(len(work.batches.parts))
-    pairs = [gradient_of(work, work.batches.parts[client], x) for client in clients]
+    clients = range(len(work.batches.client_rows))
+    pairs = [gradient_of(work, work.batches.client_rows[client], x) for client in clients]
     loss = math.fsum(pair[1] for pair in pairs) / len(pairs)
     if not math.isfinite(loss):
         raise ExperimentError("the loss of the initial model is not finite, so nothing can be said of its gradients")
@@ -114,14 +114,14 @@ def gradient_of(work: Training, rows: NDArray[np.int64], x: Tensor) -> tuple[Ten
 def noise_of(work: Training, client: int, gradient: Tensor, x: Tensor) -> float:
     """The mean squared distance between the gradients of a client's first mini-batches and its full gradient."""
     b = work.batches
-    drawn = Batches(b.parts, b.batch_size, None, NOISE_BATCHES, b.seed).indices(client, 0)
+    drawn = Batches(b.client_rows, b.batch_size, None, NOISE_BATCHES, b.seed).indices(client, 0)
     distances = [float((gradient_of(work, rows, x)[0] - gradient).square().sum()) for rows in drawn]
     return math.fsum(distances) / max(1, len(distances))
 
 
 def largest_curvature(work: Training, x: Tensor) -> float:
     """The largest |eigenvalue| of the Hessian of f at x, by power iteration on up to 2000 samples."""
-    parts = work.batches.parts
+    parts = work.batches.client_rows
     most = max(1, CURVATURE_SAMPLES // len(parts))
     chosen = [part[:: -(-len(part) // most)] if len(part) else part for part in parts]
     weights = [np.full(len(part), 1 / (len(parts) * max(1, len(part)))) for part in chosen]

@@ -59,15 +59,15 @@ def take_step(
 
 def full_gradient(work: Training, client: int, x: Tensor) -> Tensor:
     """The gradient of all of a client's samples at x; zero without samples."""
-    part = work.batches.parts[client]
+    held = work.batches.client_rows[client]
     total = torch.zeros_like(x)
-    for start in range(0, len(part), FULL_GRADIENT_BATCH):
-        rows = torch.as_tensor(part[start : start + FULL_GRADIENT_BATCH], device=x.device)
+    for start in range(0, len(held), FULL_GRADIENT_BATCH):
+        rows = torch.as_tensor(held[start : start + FULL_GRADIENT_BATCH], device=x.device)
         inputs = work.dataset.scaling.apply(work.dataset.train.inputs[rows], x.dtype)
         targets = work.dataset.train.targets[rows]
 
         def objective(v: Parameters, inputs: Tensor = inputs, targets: Tensor = targets) -> Tensor:
-            return sample_losses(work.loss, work.model(v, inputs), targets).sum() / len(part)
+            return sample_losses(work.loss, work.model(v, inputs), targets).sum() / len(held)
 
         total += with_tape(objective, work.model)(x)[0]
     return total

@@ -66,7 +66,7 @@ def choose_plan(
     reason = "as asked"
     if wanted.channels_last and not has_convolutions(model.template):
         layouts, reason = [False], "the model has no convolution"
-    share, most = -(-len(training.batches.parts) // workers), most_at_once(training, workers)
+    share, most = -(-len(training.batches.client_rows) // workers), most_at_once(training, workers)
     if wanted.chunk is not None and wanted.chunk > share:
         reason = f"a worker has {counted(share, 'client')}"
     chunks = [min(wanted.chunk, share)] if wanted.chunk is not None else sizes_to_try(share, most)
@@ -103,7 +103,7 @@ def choose_plan(
 
 def most_at_once(training: Training, workers: int) -> int:
     """The most clients that a worker should run at once: of a large state so few that they take little beside it."""
-    clients = len(training.batches.parts)
+    clients = len(training.batches.client_rows)
     share = -(-clients // workers)
     if not is_small(training.method.init(training.model.initial), clients):
         share = max(1, share // BESIDE)
