@@ -78,7 +78,8 @@ def peer_training(kit: Kit, data: str | None = None, data_dir: Path | None = Non
         raise DataError("--data names nothing; say where the samples are, or leave it out")
     experiment, spec = kit.roster.experiment, data or kit.member.data
     if spec != EXPERIMENT_DATA:
-        experiment = _on_own_samples(experiment, _own_dataset(kit, spec, given=data is not None, data_dir=data_dir))
+        own = _own_dataset(kit, spec, given=data is not None, data_dir=data_dir)
+        experiment = _on_own_samples(experiment, own, kit.number)
     training = own_samples_only(kit.number, prepare(experiment, data_dir).training)
     if kit.member.holdout and not len(training.dataset.test):
         training = _holding_out(training, kit.number, kit.member.holdout)
@@ -95,15 +96,16 @@ def rehearse(experiment: Experiment) -> None:
     prepare(_on_own_samples(experiment, stand_in).but(device="cpu"))
 
 
-def _on_own_samples(experiment: Experiment, own: Dataset) -> Experiment:
-    """The experiment with one peer's samples; the other peers count as if they had as many samples."""
+def _on_own_samples(experiment: Experiment, own: Dataset, number: int = 0) -> Experiment:
+    """The experiment with the samples of peer `number`; the other peers count as if they had one sample each."""
     if getattr(experiment.method, "needs_equal_steps", False) and experiment.local_work.steps is None:
         raise DataError(
             "method: with these parameters every peer must take the same number of local steps, and nobody knows how "
             "many samples the others have. Set local_steps in the experiment."
         )
     everything = np.arange(len(own.train))
-    return experiment.but(dataset=replace(own, clients=(everything,) * experiment.clients))
+    rows = [everything if client == number else everything[:1] for client in range(experiment.clients)]
+    return experiment.but(dataset=replace(own, clients=rows))
 
 
 def _own_dataset(kit: Kit, spec: str, given: bool, data_dir: Path | None) -> Dataset:
