@@ -1,8 +1,8 @@
 """ECL, PDMM and ECL-ISVR: edge-consensus learning, in its node form.
 
-Every edge carries a dual variable z_{i|j} that pulls its two ends together. Summed over a client's edges, two vectors
-S_i = Σ_j A_{i|j} z_{i|j} and T_i = Σ_j A_{i|j} z_{j|i} are all that is ever needed (A_{i|j} = ±1, opposite at the two
-ends), so no client keeps anything per edge, and it sends its model alone. E_i neighbours, coupling η_c:
+Every edge carries a dual variable z_{i|j} that pulls its two ends together. The updates only need two sums over a
+client's edges, S_i = Σ_j A_{i|j} z_{i|j} and T_i = Σ_j A_{i|j} z_{j|i} (A_{i|j} = ±1, opposite at the two ends), so a
+client keeps nothing per edge and sends only its model. With E_i neighbours and the coupling η_c:
 
     ECL    x ← (x − η g(x) + η η_c S_i) / (1 + η η_c E_i)              K times: a linearised proximal step
     PDMM   x ← x − η (g(x) + η_c (E_i x − S_i))                        K times: the local problem by plain steps
@@ -34,7 +34,7 @@ class CouplesEdges(KeepsModel):
     relaxation: Annotated[float, Field(gt=0, le=1, description="θ: 1, or 0.5 for the ADMM variant")] = 1.0
     start: Annotated[
         Literal["zero", "agreed"],
-        Field(description="the first duals: zero, or as if all had long agreed on x⁰"),
+        Field(description="the first duals: zero, or as if all clients had agreed on x⁰"),
     ] = "zero"
 
     family: ClassVar = "edge consensus"

@@ -1,9 +1,9 @@
-"""Overlap-SGP: push-sum with messages under way while the next local steps are taken.
+"""Overlap-SGP: push-sum with messages in transit during the next local steps.
 
-    x ← x + what has arrived,  w likewise;   send the shares of (x, w) and keep one's own:  x ← p x,  w ← p w
-    K times:  x ← x − η g(x/w);   what was sent arrives at the next round
+    x ← x + arrived x,  w ← w + arrived w;   send the shares of (x, w), keep the own share p:  x ← p x,  w ← p w
+    K times:  x ← x − η g(x/w);   the shares arrive at the next round
 
-The totals of x and w are conserved with what is under way counted in.
+The totals of x and w are conserved if messages in transit are counted.
 """
 
 from typing import ClassVar
