@@ -22,14 +22,14 @@ PUSH_SUM = ["sgp", "osgp", "overlap-sgp", "dfedsgpm", "dfedsgpsm", "dfedsgpsm-s"
 
 
 def would_do(message: str) -> list[str]:
-    """The methods that a refusal names as those that can."""
-    return message.partition("Methods that can: ")[2].strip(" .\n").replace("\n", " ").split(", ")
+    """The methods that would do: the list at the end of a refusal."""
+    return message.rpartition(": ")[2].strip(" .\n").replace("\n", " ").split(", ")
 
 
 @pytest.mark.parametrize("method", ["dfedadmm", "dfedadmm-sam", "d-scaffold", "g-ecl", "local-g-ecl", "k-gt"])
 @pytest.mark.parametrize("graph", [DIRECTED, "exponential", "one-peer-exponential"])
 def test_duals_on_a_directed_graph(refused: Refused, settings: Settings, method: str, graph: str) -> None:
-    says = (f"method '{method}' cannot run on graph", "Methods that can: ")
+    says = (f"method '{method}'", "graph")
     found = would_do(refused("run", *settings(method=method, graph=graph), says=says))
     assert "dfedsgpsm" in found
     assert "dfedadmm" not in found
@@ -43,7 +43,7 @@ def test_duals_on_a_directed_graph(refused: Refused, settings: Settings, method:
 )
 def test_edge_consensus_on_a_graph_that_changes(refused: Refused, settings: Settings, method: str, graph: str) -> None:
     clients = 5  # where base-k takes several steps
-    says = (f"method '{method}'", "stays the same in every round", "Methods that can: ")
+    says = (f"method '{method}'", "graph")
     found = would_do(refused("run", *settings(method=method, graph=graph, clients=clients), says=says))
     assert {"dfedavg", "dfedadmm", "local-g-ecl"} <= set(found)
     assert not {"ecl", "pdmm", "ecl-isvr"} & set(found)
@@ -56,16 +56,14 @@ def test_edge_consensus_on_a_directed_graph(refused: Refused, settings: Settings
 
 @pytest.mark.parametrize("method", PUSH_SUM)
 def test_push_sum_without_self_loops(refused: Refused, settings: Settings, method: str) -> None:
-    says = (f"method '{method}'", "graph 'matrix'", "self loops", "Methods that can: ")
+    says = (f"method '{method}'", "graph 'matrix'", "self loops")
     refused("run", *settings(method=method, graph=NO_SELF_LOOPS), says=says)
 
 
 @pytest.mark.parametrize("method", PUSH_SUM)
 def test_push_sum_on_weights_whose_rows_sum_to_one(refused: Refused, settings: Settings, method: str) -> None:
     graph = '{name="random-pull", neighbours=2}'
-    found = would_do(
-        refused("run", *settings(method=method, graph=graph), says=(f"method '{method}'", "columns sum to one"))
-    )
+    found = would_do(refused("run", *settings(method=method, graph=graph), says=(f"method '{method}'", "columns")))
     assert "dfedavg" in found
     assert not set(PUSH_SUM) & set(found)
 
@@ -75,7 +73,7 @@ def test_methods_that_need_everyone_with_a_server_that_calls_some(
     refused: Refused, settings: Settings, method: str
 ) -> None:
     graph = '{name="server", participation=0.5}'
-    says = (f"method '{method}'", "every client in every round", "participation=1", "Methods that can: ")
+    says = (f"method '{method}'", "graph 'server'", "participation=1")
     assert would_do(refused("run", *settings(method=method, graph=graph), says=says)) == [
         "fedavg",
         "fedsam",
@@ -88,7 +86,7 @@ def test_methods_that_need_everyone_with_a_server_that_throws_coins(
     refused: Refused, settings: Settings, method: str
 ) -> None:
     graph = '{name="server", participation=0.8, sampling="coin"}'
-    refused("run", *settings(method=method, graph=graph), says=(f"method '{method}'", "every client in every round"))
+    refused("run", *settings(method=method, graph=graph), says=(f"method '{method}'", "participation=1"))
 
 
 @pytest.mark.parametrize("method", ["dfedadmm", "g-ecl", "ecl", "sgp", "dispfl", "q-dfedavgm", "k-gt", "oledfl"])
@@ -153,7 +151,7 @@ def test_a_step_for_which_the_penalty_alone_diverges(
     refused: Refused, settings: Settings, method: str, lr: str, penalty: str
 ) -> None:
     spec = f'{{name="{method}", penalty={penalty}}}'
-    message = refused("run", *settings(method=spec, lr=lr), says=("lr", f"lr={lr}", "2λ", "diverge"))
+    message = refused("run", *settings(method=spec, lr=lr), says=(f"lr={lr}", "penalty"))
     assert f"2λ={2 * float(penalty):g}" in message
 
 
@@ -176,11 +174,11 @@ def test_the_pull_of_edges_needs_clients_with_equally_many_steps(refused: Refuse
         "local_epochs=1",
         "--set",
         "batch_size=4",
-        says=("same number of local steps", "Set local_steps"),
+        says=("local_steps",),
     )
 
 
 def test_a_pull_of_edges_that_provably_diverges(refused: Refused, settings: Settings) -> None:
     method = '{name="pdmm", coupling=11.0}'
-    says = ("the pull of the edges alone diverges", "coupling below 10 would do")
+    says = ("lr", "coupling=11", "2 neighbours", "coupling below 10")
     refused("run", *settings(method=method, graph="ring"), "--set", "lr=0.1", says=says)
