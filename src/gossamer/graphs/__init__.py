@@ -1,61 +1,20 @@
-"""Who talks to whom, and with what weight."""
+"""The communication graph: which clients send to which, with what weight."""
 
 from pathlib import Path
 
+from gossamer.graphs.catalog import GRAPHS, Graph, as_graph
+from gossamer.graphs.given import Edges, Matrix
 from gossamer.graphs.network import Claims, Network, check
 from gossamer.graphs.spectrum import GraphSummary, summarise
-from gossamer.graphs.topologies import (
-    GRAPHS,
-    BaseK,
-    Circulant,
-    DirectedRandom,
-    DoubleRing,
-    EdgeList,
-    Edges,
-    ErdosRenyi,
-    Exponential,
-    Full,
-    Graph,
-    Grid,
-    Isolated,
-    KRegular,
-    Matrix,
-    OnePeerExponential,
-    RandomPull,
-    RandomSymmetric,
-    Ring,
-    Server,
-    Star,
-    Torus,
-    as_graph,
-)
 
 __all__ = [
     "GRAPHS",
-    "BaseK",
-    "Circulant",
     "Claims",
-    "DirectedRandom",
-    "DoubleRing",
-    "EdgeList",
     "Edges",
-    "ErdosRenyi",
-    "Exponential",
-    "Full",
     "Graph",
     "GraphSummary",
-    "Grid",
-    "Isolated",
-    "KRegular",
     "Matrix",
     "Network",
-    "OnePeerExponential",
-    "RandomPull",
-    "RandomSymmetric",
-    "Ring",
-    "Server",
-    "Star",
-    "Torus",
     "as_graph",
     "check",
     "draw",

@@ -1,10 +1,10 @@
 """Sequences of sparse matrices that average exactly after finitely many steps, for any number of clients.
 
-The Base-(k+1) graph of Takezawa et al. (2023). A step is a list of weighted undirected edges; a client that is on none
-of them waits. Two ideas carry it:
+The Base-(k+1) graph of Takezawa et al. (2023). A step is a list of weighted undirected edges; a client without an edge
+waits. The construction has two parts:
 
 - When n is a product of factors of at most k+1, number the clients in that mixed radix and let, factor by factor, those
-  that differ in one digit alone average among themselves (the hyper-hypercube).
+  that differ only in that digit average among themselves (the hyper-hypercube).
 - Otherwise write n in base k+1 and split the clients into one block per digit. Each block averages within itself.
   Then the largest block trades with all later clients: once, with just the weight that brings both sides to the common
   mean; it finishes within itself while the next block does the same with those after it.
@@ -13,9 +13,39 @@ of them waits. Two ideas carry it:
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import combinations
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+from scipy.sparse import csr_array
+
+from gossamer.graphs.construction import require_clients
+from gossamer.graphs.network import Claims, Network
+from gossamer.graphs.weights import with_remainder
+from gossamer.parts import part
 
 Edge = tuple[int, int, float]
 Step = list[Edge]
+
+
+@part
+class BaseK:
+    """A short sequence of sparse steps, at most k neighbours each, whose product is the exact mean for any n."""
+
+    k: Annotated[int, Field(ge=1, description="how many neighbours a client may have at a step")] = 1
+
+    def bind(self, clients: int, seed: int) -> Network:
+        require_clients(1, clients, "base-k")
+        steps = base_graph(clients, self.k)
+
+        def build(step: int) -> csr_array:
+            edges = np.array(steps[step]).reshape(-1, 3)
+            i, j = edges[:, :2].astype(int).T
+            weights = (np.tile(edges[:, 2], 2), (np.concatenate([i, j]), np.concatenate([j, i])))
+            return with_remainder(csr_array(weights, shape=(clients, clients)))
+
+        claims = Claims(rows=True, columns=True, symmetric=True, self_loops=True, connected=True)
+        return Network("base-k", clients, len(steps), claims, build, shape=(clients,))
 
 
 def base_graph(clients: int, most: int) -> list[Step]:
@@ -72,7 +102,7 @@ def _hypercube(nodes: Sequence[int], most: int) -> list[Step]:
 
 
 def _together(timelines: Iterable[list[Step]]) -> list[Step]:
-    """Sequences on disjoint clients, or made to wait for each other, as one."""
+    """Several sequences run side by side: step t of the result has the edges of all their steps t."""
     joint: list[Step] = []
     for timeline in timelines:
         joint += [[] for _ in range(len(timeline) - len(joint))]

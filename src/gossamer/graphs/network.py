@@ -1,6 +1,6 @@
-"""A graph bound to its clients: who sends to whom, with what weight, at every gossip step.
+"""A graph bound to its clients: the mixing matrix of every gossip step.
 
-Orientation, here and everywhere: `W[i, j]` is the weight that client i applies to what it gets from client j, so row i
+Orientation, everywhere in Gossamer: `W[i, j]` is the weight that client i applies to what it gets from client j. Row i
 belongs to the receiver, column j to the sender, and mixing is `X <- W X`.
 """
 
@@ -16,20 +16,28 @@ from scipy.sparse.csgraph import breadth_first_order
 from gossamer.errors import GraphError
 
 Losses = NDArray[np.float64]
-TOLERANCE = 1e-12  # how far a sum that should be one may be off; rounding alone stays far below
-WINDOW = 10  # steps of an endlessly drawn graph that are checked before a run
+#: How far a sum that should be one may be off; rounding alone stays far below.
+TOLERANCE = 1e-12
+#: Steps of a randomly drawn graph that are checked before a run.
+WINDOW = 10
 
 
 @dataclass(frozen=True)
 class Claims:
-    """What every matrix of a graph promises; a method asks for these, and `check` holds the matrices to them."""
+    """Properties that hold for every matrix of a graph. Methods require some of them; `check` verifies them."""
 
-    rows: bool  # what a client applies sums to one: equal models stay equal
-    columns: bool  # what is applied to a client's message sums to one: the mean (push-sum: the mass) is preserved
-    symmetric: bool  # W equals its transpose
-    self_loops: bool  # every client gives itself some weight
-    connected: bool  # over a period (or a few draws) everyone reaches everyone
-    undirected: bool = False  # whoever sends also hears back, with whatever weight; follows from `symmetric`
+    #: Rows sum to one: equal models stay equal.
+    rows: bool
+    #: Columns sum to one: the mean of the models (push-sum: the mass) is preserved.
+    columns: bool
+    #: W equals its transpose.
+    symmetric: bool
+    #: Every client gives itself some weight.
+    self_loops: bool
+    #: Over a period (or the first few draws) every client reaches every other.
+    connected: bool
+    #: If client i sends to j, j sends to i, with any weights. Follows from `symmetric`.
+    undirected: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "undirected", self.undirected or self.symmetric)
@@ -37,32 +45,34 @@ class Claims:
 
 @dataclass(frozen=True, eq=False)  # two networks of the same name may be drawn from different seeds
 class Network:
-    """A graph bound to its clients: `matrix(step)` says who hears whom at that gossip step, and with what weight."""
+    """A graph bound to its clients: `matrix(step)` holds the weights of a gossip step."""
 
     name: str
     clients: int
-    period: int | None  # 1: static; m: repeats after m steps; None: drawn anew at every step
+    #: 1: static; m: repeats after m steps; None: drawn anew at every step.
+    period: int | None
     claims: Claims
+    #: The matrix of a step.
     build: Callable[[int], csr_array] = field(repr=False)
+    #: The clients that a server calls at a step; None without a server.
     sample: Callable[[int], NDArray[np.int64]] | None = field(default=None, repr=False)
-    """The clients that a server calls at a step; None where there is no server."""
+    #: The matrix of a step on a graph whose clients choose their neighbours by training loss; None for other graphs.
     by_loss: Callable[[int, Losses], csr_array] | None = field(default=None, repr=False)
-    """The weights of a step where clients choose their neighbours by everyone's training loss; None elsewhere."""
+    #: The layout of a picture: `(n,)` a circle, `(rows, columns)` a grid, `()` computed from the links.
     shape: tuple[int, ...] = field(default=(), repr=False)
-    """How a picture lays the clients out: `(n,)` on a circle, `(rows, columns)` on a grid, `()` wherever they fall."""
 
     def __post_init__(self) -> None:
-        size = None if self.period else 8  # a drawn graph is asked for the same step a few times, then never again
+        size = None if self.period else 8  # a step of a random graph is used a few times in a row, then never again
         object.__setattr__(self, "_build", lru_cache(size)(lambda step: _tidy(self, self.build(step), step)))
         if self.sample is not None:
             object.__setattr__(self, "sample", lru_cache(8)(self.sample))
         object.__setattr__(self, "_rows", lru_cache(size)(lambda step: _row_facts(self.matrix(step))))
 
     def matrix(self, step: int, losses: Losses | None = None) -> csr_array:
-        """The weights W of gossip step `step`, held to the claims when they are built. Shared: do not write to it.
+        """The weights W of gossip step `step`, checked against the claims. Cached: do not write to it.
 
-        `losses` are the clients' training losses, for a graph that goes by them; without them such a graph is drawn as
-        if all were equal.
+        `losses` are the clients' training losses, for a graph that depends on them; without them, such a graph is
+        drawn as if all losses were equal.
         """
         if self.by_loss is not None and losses is not None:
             return _tidy(self, self.by_loss(step, losses), step)
@@ -72,7 +82,7 @@ class Network:
         return step % self.period if self.period else step
 
     def participants(self, step: int) -> NDArray[np.int64] | None:
-        """The clients that work at `step`, in ascending order; None when everyone does."""
+        """The clients that take part at `step`, in ascending order; None if all do."""
         return None if self.sample is None else self.sample(step)
 
     def share(self, step: int) -> float:
@@ -80,39 +90,41 @@ class Network:
         return 1.0 if self.sample is None else len(self.sample(step)) / self.clients
 
     def sends(self, step: int, losses: Losses | None = None) -> NDArray[np.int64]:
-        """How many messages each client sends to others at `step`."""
+        """The number of messages that each client sends at `step`."""
         if self.sample is not None:  # one message to the server from each client it called
             return np.bincount(self.sample(step), minlength=self.clients)
         return np.bincount(links(self.matrix(step, losses)).indices, minlength=self.clients)
 
     def hears(self, step: int) -> NDArray[np.int64]:
-        """How many others each client hears from at `step`; with a server, from nobody but the server."""
+        """The number of messages that each client receives at `step`; with a server, one."""
         if self.sample is not None:
             return np.ones(self.clients, dtype=np.int64)
         counts: NDArray[np.int64] = self._rows(self._phase(step))[0]  # type: ignore[attr-defined]  # set above
         return counts
 
     def own_weights(self, step: int) -> NDArray[np.float64]:
-        """The weight that each client gives itself at `step`; with a server, none."""
+        """The weight that each client gives itself at `step`; zero with a server."""
         if self.sample is not None:
             return np.zeros(self.clients)
         weights: NDArray[np.float64] = self._rows(self._phase(step))[1]  # type: ignore[attr-defined]  # set above
         return weights
 
     def server_sends(self, step: int) -> int:
-        """How many messages the server sends at `step`; zero without a server."""
+        """The number of messages that the server sends at `step`; zero without a server."""
         return 0 if self.sample is None else len(self.sample(step))
 
     def window(self, draws: int = WINDOW) -> range:
-        """The steps that stand for the whole graph: its period, or the first `draws` of an endless one."""
+        """The steps that represent the graph: its period, or the first `draws` steps of a random one."""
         return range(self.period or draws)
 
 
 def check(network: Network) -> None:
-    """Hold a network to its claims before a run; a `GraphError` names the graph, the client, the step and the value."""
+    """Check a network against its claims; a `GraphError` names the graph, the client, the step and the value."""
+    if network.sample is not None:
+        return  # a server's mean uses no matrix, and its matrix would be dense
     union = union_links(network)
-    if not network.claims.connected or network.sample is not None or network.clients == 1:
-        return  # through a server everyone reaches everyone, however few it calls at a time
+    if not network.claims.connected or network.clients == 1:
+        return
     when = {1: "", None: f" over its first {WINDOW} steps"}.get(network.period, f" over its {network.period} steps")
     for graph, complaint in (
         (union, "{} cannot reach client 0"),
@@ -127,7 +139,7 @@ def check(network: Network) -> None:
 
 
 def links(matrix: csr_array) -> csr_array:
-    """The messages behind a matrix: True at (i, j) where j sends to another client i."""
+    """The messages of a matrix: True at (i, j) if j sends to another client i."""
     entries = matrix.tocoo()
     row, column = entries.coords
     other = (row != column) & (entries.data != 0)
@@ -135,7 +147,7 @@ def links(matrix: csr_array) -> csr_array:
 
 
 def union_links(network: Network, draws: int = WINDOW) -> csr_array:
-    """Who sends to whom at any step of the window."""
+    """The links of all steps of the window together."""
     union = csr_array((network.clients, network.clients), dtype=bool)
     for step in network.window(draws):
         union = union + links(network.matrix(step))
@@ -143,7 +155,7 @@ def union_links(network: Network, draws: int = WINDOW) -> csr_array:
 
 
 def claims_of(matrix: csr_array, connected: bool = True) -> Claims:
-    """What a static matrix can promise, read off the matrix itself."""
+    """The claims that hold for a static matrix."""
     messages = links(matrix)
     return Claims(
         rows=bool(np.allclose(matrix.sum(axis=1), 1, rtol=0, atol=TOLERANCE)),
@@ -174,7 +186,7 @@ def _row_facts(matrix: csr_array) -> tuple[NDArray[np.int64], NDArray[np.float64
 
 
 def _tidy(network: Network, matrix: csr_array, step: int) -> csr_array:
-    """The matrix in its one canonical form, after it kept every claim that one step alone can keep or break."""
+    """The matrix in canonical form, after checking every claim that concerns a single step."""
     name, n, claims = network.name, network.clients, network.claims
     if matrix.shape != (n, n):
         rows, columns = matrix.shape

@@ -1,4 +1,4 @@
-"""From who-hears-whom to how much: the weights of a mixing matrix.
+"""The weights of a mixing matrix, from an adjacency.
 
 An adjacency has A[i, j] = 1 where client j sends to another client i, and nothing on its diagonal; every client also
 keeps a share of its own model, so every weight matrix here has a positive diagonal.
