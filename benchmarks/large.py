@@ -95,8 +95,7 @@ def run(case: Case, workers: int) -> list[str]:
     )
     finished = simulate(experiment, workers=workers, observer=watch, keep_vectors=False)
     vector = sum(p.numel() * p.element_size() for p in finished.model.parameters())
-    method: Any = experiment.method
-    state = case.clients * vector * len(method.init(torch.zeros(1)))
+    state = case.clients * vector * len(experiment.method.init(torch.zeros(1)))
     last = watch.rounds[-1]
     local, mixing = last["seconds_local"], last["seconds_mixing"]
     whole = local + mixing + last["seconds_waiting"]

@@ -40,6 +40,7 @@ from benchmarks.run import measured_by, progress
 from gossamer import Experiment
 from gossamer.bench.memory import size_of
 from gossamer.experiment.preparation import prepare
+from gossamer.methods import probe
 from gossamer.peers.data import peer_training
 from gossamer.peers.identity.certificates import server_name
 from gossamer.peers.identity.kit import Kit, open_kit, write_kits
@@ -50,7 +51,7 @@ from gossamer.peers.store import letters
 from gossamer.peers.tools.process import run_peer
 from gossamer.peers.wire import wire_pb2 as wire
 from gossamer.peers.wire.links import Link
-from gossamer.training.steps import Training, about_client, this_round
+from gossamer.training import Training
 
 #: 11.2 million parameters, on images of 8 × 8: it is the model that is large. And one of almost nothing.
 LARGE = "resnet-18"
@@ -304,12 +305,11 @@ def measure_memory(method: str, model: str, runs: int) -> Memory:
 
 def state_of(training: Training) -> tuple[int, int]:
     """Bytes that a method keeps between rounds; and those of its local steps and of push-sum's sums for each edge."""
-    method: Any = training.method
-    state = method.init(training.model.initial)
-    local = method.begin(state, this_round(training, 0, about_client(training, 0, 0)))
+    client = probe(training.method, training.model.initial)
+    state, local = client.state, client.local
     weights = training.network.matrix(0)
     edges = int((weights[:, [0]] != 0).sum() + (weights[[0], :] != 0).sum()) - 2  # without those from 0 to 0
-    summed = edges * size_of(state[name] for name in MessageFormat(training, 0).pushed)
+    summed = edges * size_of(state[name] for name in MessageFormat(training).pushed)
     return size_of(state.values()), size_of(local.values()) + summed
 
 

@@ -30,7 +30,6 @@ class SGP:
     """Stochastic gradient push, as a user would write it: a plain class."""
 
     sends = {"x": "push", "weight": "push"}
-    laws = ()
 
     def __init__(self, scale=1.0):
         self.scale = scale

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from gossamer.engines.reference import Client
 from gossamer.peers.report import Report
 from gossamer.peers.store import letters
 from gossamer.peers.wire import links, service
 from gossamer.runs import checkpoint
+from gossamer.training import Client
 
 
 def die() -> None:

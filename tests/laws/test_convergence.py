@@ -4,6 +4,7 @@ Client i minimises ½ Σ_p a_ip (x_p − m_ip)², with minima and curvatures of 
 Σ_i a_i m_i / Σ_i a_i, parameter by parameter.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -148,7 +149,7 @@ def unequal() -> Network:
 def test_push_sum_reaches_the_true_average_on_a_directed_graph(method: Any) -> None:
     assert sorted(unequal().sends(0)) == [1, 1, 1, 2, 3]
     run = quadratic_engine(method, UNEQUAL, START, steps=1 if not isinstance(method, SGP) else None, lr=0.1)
-    run.training = run.training._replace(lr=0.0)  # nothing but mixing
+    run.training = replace(run.training, lr=0.0)  # nothing but mixing
     run.state["x"] = START.clone()
     play(run, 150)
     torch.testing.assert_close(run.models(), START.mean(0).repeat(5, 1), rtol=0, atol=1e-10)

@@ -1,10 +1,11 @@
 """The laws of the methods, as properties over random graphs, sizes, seeds and amounts of local work.
 
-Every method names the laws it obeys (`laws`); a law runs over all methods that name it. Float64, no clipping, no weight
-decay; "bitwise" where the two sides must be the same computation.
+`method_laws.py` has the laws of every method; a law runs over all methods that it holds for. Float64, no clipping, no
+weight decay; "bitwise" where the two sides must be the same computation.
 """
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +26,8 @@ from gossamer.methods import (
     Gossip,
     OledFL,
     QGDSGDm,
-    gossip_steps,
 )
+from method_laws import LAWS
 from problems import Weights, engine, full_gradient, methods_under, metropolis, play, samples
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
@@ -49,11 +50,11 @@ def sizes(n: int, seed: int) -> list[int]:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_names_laws_and_every_law_it_names_is_tested(name: str) -> None:
+def test_every_method_has_laws_and_every_law_is_tested(name: str) -> None:
     pages = [page.read_text() for page in Path(__file__).parent.glob("test_*.py")]
     tested = {number.upper() for page in pages for number in re.findall(r"^def test_(i\d+)_", page, re.MULTILINE)}
-    assert METHODS[name].laws, f"{name} names no law"
-    assert set(METHODS[name].laws) <= tested
+    assert LAWS[name], f"{name} has no law"
+    assert set(LAWS[name]) <= tested
 
 
 @pytest.mark.parametrize("name", methods_under("I1"))
@@ -64,9 +65,8 @@ def test_i1_mixing_preserves_the_mean_and_leaves_agreement_alone(name: str, n: i
     run = engine(build(name), Weights(metropolis(n, seed)), samples([4] * n, seed), local_steps=0)
     x = torch.from_numpy(np.random.default_rng(seed).normal(size=run.state["x"].shape))
     run.state["x"] = x
-    work = run.training.method
-    if getattr(work, "local_work", None):  # insists on a step: give it one of length zero
-        run.training = run.training._replace(lr=0.0)
+    if run.training.traits.local_work:  # insists on a step: give it one of length zero
+        run.training = replace(run.training, lr=0.0)
     run.round(0)
     torch.testing.assert_close(run.models().mean(0), x.mean(0), **CLOSE)
     assert float((run.models() - x.mean(0)).norm()) < float((x - x.mean(0)).norm())
@@ -172,8 +172,6 @@ def test_i21_relabelling_clients_relabels_the_result(name: str, n: int, seed: in
     order = np.random.default_rng(seed).permutation(n)
     data, matrix = samples([4] * n, seed), metropolis(n, seed)
     assert data.clients is not None
-    from dataclasses import replace
-
     relabelled = replace(data, clients=tuple(data.clients[i] for i in order))
     server = graph_for(name, n, seed) == "server"
     one = play(engine(build(name), "server" if server else Weights(matrix), data, local_steps=steps))
@@ -205,7 +203,7 @@ def test_gossip_steps_are_counted_in_the_bytes(n: int, seed: int, q: int) -> Non
     run = engine(DFedSAMMGS(gossip_steps=q), "ring", samples([4] * n, seed), local_steps=0)
     report = run.round(0)
     size = 8 * run.training.model.size
-    assert gossip_steps(run.training.method) == q
+    assert run.training.traits.gossip_steps == q
     assert report.client_bytes.tolist() == [2 * q * size] * n
 
 

@@ -1,5 +1,6 @@
 """Laws of push-sum: mass is conserved, ratios agree, and on regular graphs it is plain averaging."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ def test_i2_mass_is_conserved_and_the_ratios_agree(name: str, n: int, seed: int)
     graph = "directed-by-loss" if name == "dfedsgpsm-s" else "directed-random"
     data = samples([4] * n, seed)
     run = engine(METHODS.build(name), {"name": graph, "neighbours": 1}, data)
-    run.training = run.training._replace(lr=0.0)
+    run.training = replace(run.training, lr=0.0)
     run.state["x"] = torch.from_numpy(np.random.default_rng(seed).normal(size=run.state["x"].shape))
     x, weight = mass(run)
     for t in range(60):

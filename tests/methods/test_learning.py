@@ -3,7 +3,7 @@
 import pytest
 
 from gossamer import Experiment, simulate
-from gossamer.methods import METHODS, local_work
+from gossamer.methods import METHODS, traits_of
 
 CHANCE = 0.1
 
@@ -12,7 +12,7 @@ CHANCE = 0.1
 def test_every_method_learns_on_digits(name: str) -> None:
     method = METHODS.build(name)
     # One step a round needs many rounds; duals that start at zero first pull the model towards zero.
-    rounds = 80 if local_work(method) else 40 if method.family == "edge consensus" else 12
+    rounds = 80 if traits_of(method).local_work else 40 if method.family == "edge consensus" else 12
     experiment = Experiment(
         method=name,
         clients=16,

@@ -1,5 +1,6 @@
 """Every method gives the same vectors stacked and isolated, where clients see nothing but their letters."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -106,7 +107,7 @@ def total_mass(isolated: Reference) -> tuple[torch.Tensor, float]:
 def without_training(spec: Any, trace: Any) -> Reference:
     """Clients that only talk, from different starting points."""
     work = training(spec, "float64", graph={"name": "directed-random", "neighbours": 3})
-    isolated = Reference(work._replace(lr=1e-300), trace)
+    isolated = Reference(replace(work, lr=1e-300), trace)
     for client in isolated.clients:
         client.state["x"] = torch.full_like(client.state["x"], float(client.number))
     return isolated
@@ -145,7 +146,7 @@ def test_push_sum_loses_what_is_lost() -> None:
 
 def test_averaging_gives_a_lost_neighbours_weight_to_itself() -> None:
     work = training("dfedavg", "float64", graph="ring")
-    isolated = Reference(work._replace(lr=1e-300), lambda step, sender, receiver: () if sender == 0 else (0,))
+    isolated = Reference(replace(work, lr=1e-300), lambda step, sender, receiver: () if sender == 0 else (0,))
     for client in isolated.clients:
         client.state["x"] = torch.full_like(client.state["x"], float(client.number))
     isolated.round(0)

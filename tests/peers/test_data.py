@@ -14,14 +14,13 @@ import torch
 from gossamer.data import UNSCALED, Dataset, Scaling
 from gossamer.data import catalog as catalog_module
 from gossamer.data.catalog import DATASETS, Described
-from gossamer.engines.reference import Client
 from gossamer.errors import DataError, GossamerError
 from gossamer.experiment import Experiment
 from gossamer.experiment.preparation import prepare
 from gossamer.peers.data import _known, peer_training, rehearse
 from gossamer.peers.identity.kit import Kit
 from gossamer.peers.identity.roster import Member, Roster
-from gossamer.training import Training
+from gossamer.training import Client, Training
 
 RNG = np.random.default_rng(0)
 X = RNG.integers(0, 17, (30, 1, 8, 8), dtype=np.uint8)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,12 @@ import torch
 
 from gossamer import Experiment
 from gossamer.engines import Reference, Stacked, Trace
-from gossamer.engines.reference import on_time, pushed_names
+from gossamer.engines.reference import on_time
 from gossamer.errors import GossamerError
 from gossamer.experiment.preparation import prepare
-from gossamer.methods import METHODS, LocalGECL, gossip_steps
+from gossamer.methods import METHODS, LocalGECL, traits_of
 from gossamer.peers.replay import replay
+from gossamer.training import pushed_names
 from problems import graph_for, samples, tiny_net
 
 PEERS, ROUNDS = 5, 6
@@ -43,7 +45,7 @@ def work_of(spec: Any, graph: Any = None, sizes: list[int] | None = None) -> Any
     if graph is None:
         by_loss = {"name": "directed-by-loss", "neighbours": 2}
         graph = by_loss if name == "dfedsgpsm-s" else graph_for(name, PEERS)
-    own = getattr(METHODS.build(spec), "local_work", None) is not None
+    own = traits_of(METHODS.build(spec)).local_work is not None
     data = samples(sizes or [6, 5, 7, 4, 6], seed=1)
     experiment = Experiment(
         method=spec, graph=graph, dataset=data, clients=PEERS, model=tiny_net, batch_size=4,
@@ -78,10 +80,10 @@ def always(step: int, sender: int, receiver: int) -> bool:
 def perfect_traces(work: Any, rounds: int = ROUNDS, arrives: Arrives = always, losses: Any = None) -> Traces:
     """What peers would have written down."""
     traces: Traces = [[] for _ in range(PEERS)]
-    opening = getattr(work.method, "open_mixings", 0)
+    opening = work.traits.opening.mixings if work.traits.opening else 0
     operators = set(work.method.sends.values())
     added: dict[tuple[int, int], int] = {}
-    for at in range(-opening, rounds * gossip_steps(work.method)):
+    for at in range(-opening, rounds * work.traits.gossip_steps):
         known = (losses or {}).get(at)
         weights = work.network.matrix(at + opening if at < 0 else at, known).toarray()
         for i, trace in enumerate(traces):
@@ -155,7 +157,7 @@ def test_a_peer_that_was_away_is_one_without_samples_that_nobody_hears() -> None
 
 def test_mass_that_waited_for_a_peer_is_taken_when_it_is_back() -> None:
     """All of the weight is there in the end, in peers that have heard everything up to the last step."""
-    work = work_of("sgp", "ring")._replace(lr=0.0)
+    work = replace(work_of("sgp", "ring"), lr=0.0)
     traces = perfect_traces(work, arrives=away)
     traces[3][2:4] = [{"skip": [2, 4]}]
     vectors = replay(work, traces)
@@ -202,7 +204,7 @@ def test_two_gossip_steps_of_what_is_summed_as_well() -> None:
 
         gossip_steps = 2
 
-    work = work_of("local-g-ecl", sizes=[6] * PEERS)._replace(method=Twice(alpha=0.1))
+    work = replace(work_of("local-g-ecl", sizes=[6] * PEERS), method=Twice(alpha=0.1))
     torch.testing.assert_close(replay(work, perfect_traces(work)), played(work).models(), **CLOSE)
 
 

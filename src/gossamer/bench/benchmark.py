@@ -21,7 +21,6 @@ from gossamer.engines import StepMode
 from gossamer.errors import ExperimentError
 from gossamer.experiment import Experiment
 from gossamer.experiment.preparation import prepare
-from gossamer.methods import local_work
 from gossamer.simulation import check_options
 from gossamer.system.machine import seconds_of_others, usable_cores
 from gossamer.system.words import counted
@@ -113,7 +112,7 @@ def _short_enough(
     experiment: Experiment, training: Training, expected: float, seconds: float
 ) -> tuple[Experiment, int | None]:
     """The experiment, with fewer local steps if a round of it would take much longer than `seconds`."""
-    own = local_work(experiment.method) is not None or getattr(training.method, "needs_equal_steps", False)
+    own = experiment.traits.local_work is not None or training.traits.needs_equal_steps
     most = int(training.batches.steps.max())
     fewer = max(1, int(most * 3 * seconds / expected))
     if own or fewer >= most:

@@ -9,7 +9,6 @@ from typing import Any
 from gossamer.bench.memory import memory_peak, settle_memory
 from gossamer.experiment import Experiment
 from gossamer.experiment.preparation import Prepared
-from gossamer.methods import gossip_steps
 from gossamer.simulation import Metrics, simulate
 from gossamer.training import Training
 
@@ -119,5 +118,5 @@ def time_engine(experiment: Experiment, workers: int, seconds: float, **options:
 
 def steps_of_round(training: Training, index: int) -> int:
     """Local steps of all clients that take part in a round."""
-    working = training.network.participants(index * gossip_steps(training.method))
+    working = training.network.participants(training.gossip_steps(index).start)
     return int(training.batches.steps[slice(None) if working is None else working].sum())

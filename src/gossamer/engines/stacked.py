@@ -19,14 +19,14 @@ from torch.func import vmap
 from gossamer.engines.memory import Buffers, is_small, unread_by_receive
 from gossamer.engines.steps.chunk import RECORD_AT, ChunkInputs, ChunkRunner, ExecutionPlan
 from gossamer.errors import ExperimentError
-from gossamer.methods import Message, Operator, Round, State, gossip_steps
+from gossamer.methods import Message, Opening, Operator, Round, State, probe
 from gossamer.mixing import Mixer, Traffic
 from gossamer.parts import in_user_code
 from gossamer.system.allocator import give_back, keep_freed_memory
 from gossamer.system.sums import sum_rows
 from gossamer.system.threads import on_threads
-from gossamer.training.gradients import count_gradients
-from gossamer.training.steps import About, Training, about_client, about_clients, full_gradient, this_round
+from gossamer.training import Training, count_gradients
+from gossamer.training.steps import About, about_client, about_clients, full_gradient, this_round
 from gossamer.workers import ALONE, Group, shares
 
 #: Below this many parameters a step is mostly overhead, which clients under `vmap` share.
@@ -112,22 +112,21 @@ class Stacked:
 
         A small state is kept until the next round, so that this one can be undone.
         """
-        network, method = self.training.network, self.training.method
-        hops = gossip_steps(method)
+        network, method, traits = self.training.network, self.training.method, self.training.traits
         started = self._now()
         traffic = Traffic(np.zeros(self.clients, dtype=np.int64))
-        if index == 0 and hasattr(method, "open"):
-            self._open(method, traffic)
+        if index == 0 and traits.opening:
+            self._open(traits.opening, traffic)
         with self._own_random_stream():
             messages, losses, broken = self._local_work(index)
         self._tidy_up()
         done = self._now()
         losses, broken = self._tell(losses, broken)
         mixing, sent = self._now(), list(messages)
-        known = self._share_losses(losses, traffic) if getattr(method, "shares_loss", False) else None
-        for step in range(index * hops, (index + 1) * hops):
+        known = self._share_losses(losses, traffic) if traits.shares_loss else None
+        for step in self.training.gossip_steps(index):
             messages = {name: messages[name] for name in sent}  # what is mixed in a second way is not sent on
-            traffic.add(network, method, messages, step, known)
+            traffic.add(network, traits, messages, step, known)
             messages = self.mixer.mix(method.sends, messages, step, known)
         self._receive(method.receive, messages, index)
         self._tidy_up()
@@ -166,7 +165,7 @@ class Stacked:
 
     def average(self) -> Tensor:
         """The average model of all clients; where they carry push-sum weights, they count by these."""
-        weigh = getattr(self.training.method, "weight", None)
+        weigh = self.training.traits.weight
         summed = torch.zeros(self.training.model.size + 1, dtype=torch.float64, device=self.device)
         total, weight = summed[:-1], summed[-1:]  # in one piece, so that workers add both up with one word
         for rows, vectors in zip(self._blocks(), self.model_blocks(), strict=True):
@@ -179,26 +178,26 @@ class Stacked:
         total /= self.clients if weigh is None else weight
         return total.to(self.dtype)
 
-    def _open(self, method: Any, traffic: Traffic) -> None:
-        """The exchange before the first round, for a method that has one."""
+    def _open(self, opening: Opening, traffic: Traffic) -> None:
+        """The exchange before the first round."""
         network, messages = self.training.network, Message()
         for row, client in enumerate(self.own):
             about = about_client(self.training, client, 0, opening=True)
             state = {name: rows[row] for name, rows in self.state.items()}
-            gradient = partial(full_gradient, self.training, client, method.model(state))
-            after, message = method.open(state, gradient, self._round(0, about))
+            gradient = partial(full_gradient, self.training, client, self.training.method.model(state))
+            after, message = opening.open(state, gradient, self._round(0, about))
             self._buffers.write(self.state, slice(row, row + 1), {name: value[None] for name, value in after.items()})
             for name, value in message.items():
                 if name not in messages:
                     messages[name] = value.new_empty((len(self.own), *value.shape))
                 messages[name][row] = value
-        operators: dict[str, Operator] = dict.fromkeys(messages, "server" if network.sample is not None else "average")
-        for step in range(method.open_mixings):
+        operators: dict[str, Operator] = dict.fromkeys(messages, "server" if network.has_server else "average")
+        for step in range(opening.mixings):
             traffic.add(network, None, messages, step, None)
             messages = self.mixer.mix(operators, messages, step, None)
         for rows in self._blocks():
             about = about_clients(self.training, np.arange(self.own.start, self.own.stop)[rows], 0)
-            after = vmap(lambda s, m, a: method.opened(s, m, self._round(0, a)))(
+            after = vmap(lambda s, m, a: opening.opened(s, m, self._round(0, a)))(
                 {name: value[rows] for name, value in self.state.items()},
                 {name: value[rows] for name, value in messages.items()},
                 about,
@@ -215,8 +214,8 @@ class Stacked:
 
     def _gradients_taken(self, index: int) -> int:
         """Gradients of mini-batches that all clients took in a round; a full gradient counts as one epoch of them."""
-        batches, method = self.training.batches, self.training.method
-        working = self.training.network.participants(index * gossip_steps(method))
+        batches = self.training.batches
+        working = self.training.network.participants(self.training.gossip_steps(index).start)
         steps = batches.steps if working is None else batches.steps[working]
         opening = self._gradients.opening * int(batches.per_epoch.sum()) if index == 0 else 0
         return self._gradients.step * int(steps.sum()) + opening
@@ -261,18 +260,12 @@ class Stacked:
                 self._buffers.keep(rows, outcome.state, outcome.message, aliases)
                 del outcome, prepared, state
         if aliases is None:  # a server called others only: nobody here sends, but all take part in the mixing
-            silent = self._silent_message(index)
+            message = probe(self.training.method, self.training.model.initial).message
+            silent = {name: value[None] for name, value in message.items()}
             self._buffers.expect(silent, self._aliases(silent, index))
         worked = np.isin(everyone, clients[self.training.batches.steps[clients] > 0])
         broken = ~torch.isfinite(sums) | (~torch.isfinite(losses) & torch.as_tensor(worked, device=self.device))
         return self._buffers.messages(), losses, broken
-
-    def _silent_message(self, index: int) -> Message:
-        """A row like those that a client would send, from one that takes no step."""
-        method, round = self.training.method, self._round(index, about_client(self.training, self.own.start, index))
-        state = {name: rows[0] for name, rows in self.state.items()}
-        _, message = method.finish(state, method.begin(state, round), round)
-        return {name: value[None] for name, value in message.items()}
 
     def _rehearse(self) -> None:
         """Take the first steps of a round once for nothing, so that they are recorded or compiled before it begins."""
@@ -299,7 +292,7 @@ class Stacked:
     def _working(self, index: int) -> np.ndarray:
         """The own clients that work in a round; those of similar work together, so that few wait for the longest."""
         clients = np.arange(self.own.start, self.own.stop)
-        working = self.training.network.participants(index * gossip_steps(self.training.method))
+        working = self.training.network.participants(self.training.gossip_steps(index).start)
         if working is not None:
             clients = np.intersect1d(clients, working)
         return clients[np.argsort(self.training.batches.steps[clients], kind="stable")]

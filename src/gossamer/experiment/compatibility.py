@@ -4,20 +4,21 @@ from typing import get_args
 
 from gossamer.errors import ExperimentError, did_you_mean
 from gossamer.graphs import Network
-from gossamer.methods import METHODS, Method, Need, Operator, Setting, fitted, gossip_steps, needs
+from gossamer.methods import METHODS, Method, Need, Operator, Setting, bind, traits_of
 
 
 def misfit(method: Method, network: Network) -> str | None:
     """What a method needs that the graph does not give; None if it fits."""
+    traits = traits_of(method)
     lacks = [lack for operator in method.sends.values() if (lack := _operator_lacks(operator, network))]
-    if hasattr(method, "encode") and gossip_steps(method) > 1:
+    if traits.codec and traits.gossip_steps > 1:
         lacks.append("packs what a client sends, and what is mixed already cannot be packed for a second gossip step")
-    lacks += [lack for need in needs(method) if (lack := _need_lacks(need, network))]
+    lacks += [lack for need in traits.needs if (lack := _need_lacks(need, network))]
     return lacks[0] if lacks else None
 
 
 def _operator_lacks(operator: Operator, network: Network) -> str | None:
-    claims, server = network.claims, network.sample is not None
+    claims, server = network.claims, network.has_server
     if operator not in get_args(Operator):
         raise ExperimentError(
             f"method: unknown operator {operator!r}: {did_you_mean(str(operator), get_args(Operator))}"
@@ -51,9 +52,9 @@ def _need_lacks(need: Need, network: Network) -> str | None:
 
 def check_fit(method: Method, network: Network) -> None:
     """Refuse a method on a graph that it is not defined for, naming the methods that would do."""
-    setting = Setting(server=network.sample is not None, shapes=())
-    if lack := misfit(fitted(method, setting), network):
-        known = {name: fitted(METHODS.build(name), setting) for name in METHODS}
+    setting = Setting(server=network.has_server, shapes=())
+    if lack := misfit(bind(method, setting), network):
+        known = {name: bind(METHODS.build(name), setting) for name in METHODS}
         name = next((n for n, maker in METHODS.items() if type(method) is maker), type(method).__name__)
         would_do = [n for n, one in known.items() if not misfit(one, network)]
         raise ExperimentError(

@@ -4,7 +4,6 @@ Whoever runs clients starts here: the simulator, a peer, the theory's measuremen
 """
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -26,7 +25,7 @@ from gossamer.errors import ExperimentError
 from gossamer.experiment import Experiment
 from gossamer.experiment.compatibility import check_fit
 from gossamer.graphs import as_graph, check
-from gossamer.methods import Setting, fitted
+from gossamer.methods import Setting, bind, traits_of
 from gossamer.models import build_model, make_module
 from gossamer.parts import user_code
 from gossamer.randomness import Purpose, torch_seed
@@ -70,17 +69,16 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> Prepared:
             device,
         )
     work = experiment.local_work
-    method = fitted(experiment.method, Setting(network.sample is not None, tuple(tuple(s) for s in model.shapes)))
-    refuse: Callable[[float, int], str | None] | None = getattr(method, "refuse", None)
-    if refuse is not None and (reason := refuse(experiment.lr, int(network.hears(0).max()))):
+    method = bind(experiment.method, Setting(network.has_server, tuple(tuple(s) for s in model.shapes)))
+    traits = traits_of(method)
+    if traits.refuse is not None and (reason := traits.refuse(experiment.lr, int(network.hears(0).max()))):
         raise ExperimentError(f"lr: {reason}")
     batches = Batches(client_rows, experiment.batch_size, work.epochs, work.steps, experiment.seed)
-    if getattr(method, "needs_equal_steps", False) and batches.steps.min() < batches.steps.max():
+    if traits.needs_equal_steps and batches.steps.min() < batches.steps.max():
         raise ExperimentError(
             f"method: with these parameters every client must take the same number of local steps, but here they take "
             f"{batches.steps.min()} to {batches.steps.max()}. Set local_steps, and give every client a sample."
         )
-    own_decay: float | str = getattr(method, "weight_decay", "experiment")
     training = Training(
         method=method,
         model=model,
@@ -91,7 +89,7 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> Prepared:
         rounds=experiment.rounds,
         lr=experiment.lr,
         lr_decay=experiment.lr_decay,
-        weight_decay=experiment.weight_decay if isinstance(own_decay, str) else own_decay,
+        weight_decay=experiment.weight_decay if traits.weight_decay == "experiment" else traits.weight_decay,
         clip=experiment.clip,
         seed=experiment.seed,
     )

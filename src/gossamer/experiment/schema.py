@@ -27,7 +27,7 @@ from pydantic import (
 from gossamer.data import DATASETS, PARTITIONS
 from gossamer.errors import ExperimentError, did_you_mean
 from gossamer.graphs import GRAPHS
-from gossamer.methods import METHODS, LocalWork, Method, local_work
+from gossamer.methods import METHODS, LocalWork, Traits, traits_of
 from gossamer.models import LOSSES, MODELS
 from gossamer.parts import PYTHON_ONLY, Catalog, explain, parameters_of
 
@@ -132,18 +132,20 @@ class Experiment(Checked):
     def _check(self) -> Self:
         if self.local_epochs is not None and self.local_steps is not None:
             raise ValueError("local_epochs and local_steps are two ways to say one thing: set one of them")
-        if not isinstance(self.method, Method):
-            missing = [m for m in ("init", "begin", "step", "finish", "receive", "model", "sends", "laws")
-                       if not hasattr(self.method, m)]  # fmt: skip
-            raise ValueError(f"method: {self.method!r} is not a method: it lacks {', '.join(missing)}")
+        traits_of(self.method)  # what is no method, or has a wrong member, is refused
         if not callable(self.loss):
             raise ValueError(f"loss: expected a name or a function of (outputs, targets) (got {self.loss!r})")
         return self
 
     @property
+    def traits(self) -> Traits:
+        """The method's optional members, before it is bound to a network and a model."""
+        return traits_of(self.method)
+
+    @property
     def local_work(self) -> LocalWork:
         """Epochs or steps of a round: the method's own if it has any, else what the experiment says."""
-        if own := local_work(self.method):
+        if own := self.traits.local_work:
             return own
         if self.local_steps is not None:
             return LocalWork(steps=self.local_steps)
@@ -156,7 +158,7 @@ class Experiment(Checked):
             return self.graph
         operators = set(self.method.sends.values())
         plainest = "server" if "server" in operators else "directed-random" if "push" in operators else "ring"
-        name = getattr(self.method, "default_graph", plainest)
+        name = self.traits.default_graph or plainest
         if "neighbours" in parameters_of(GRAPHS[name]):  # ten, as in the papers, or all others of a small network
             return GRAPHS.build({"name": name, "neighbours": max(1, min(10, self.clients - 1))})
         return GRAPHS.build(name)
@@ -188,7 +190,7 @@ class Experiment(Checked):
     def resolved(self) -> dict[str, Any]:
         """The description with every default that depends on another key spelled out."""
         values = {"graph": GRAPHS.describe(self.graph_or_default)} | self.describe()
-        if local_work(self.method) is None:
+        if self.traits.local_work is None:
             values |= {f"local_{unit}": n for unit, n in self.local_work._asdict().items() if n is not None}
         return {key: values[key] for key in type(self).model_fields if key in values}  # one order, so one digest
 

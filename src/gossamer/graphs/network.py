@@ -81,6 +81,11 @@ class Network:
     def _phase(self, step: int) -> int:
         return step % self.period if self.period else step
 
+    @property
+    def has_server(self) -> bool:
+        """Whether clients talk to a server, and not to each other."""
+        return self.sample is not None
+
     def participants(self, step: int) -> NDArray[np.int64] | None:
         """The clients that take part at `step`, in ascending order; None if all do."""
         return None if self.sample is None else self.sample(step)
@@ -120,7 +125,7 @@ class Network:
 
 def check(network: Network) -> None:
     """Check a network against its claims; a `GraphError` names the graph, the client, the step and the value."""
-    if network.sample is not None:
+    if network.has_server:
         return  # a server's mean uses no matrix, and its matrix would be dense
     union = union_links(network)
     if not network.claims.connected or network.clients == 1:

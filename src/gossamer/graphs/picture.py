@@ -46,7 +46,7 @@ def draw(network: Network, path: str | Path) -> Path:
         axes.set_axis_off()
         if len(steps) > 1:
             axes.set_title(f"step {step}", fontsize=11, color=INK)
-        if network.sample is not None:
+        if network.has_server:
             _draw_server(axes, network, places, step, side)
         else:
             _draw_links(axes, network, places, step, side)
@@ -98,7 +98,7 @@ def _places(network: Network) -> Array:
 
 def _on_circle(network: Network) -> bool:
     """Regular patterns show on a circle; and where links change at every step, no other place is better."""
-    return network.shape == (network.clients,) or network.period != 1 or network.sample is not None
+    return network.shape == (network.clients,) or network.period != 1 or network.has_server
 
 
 def _circle(n: int) -> Array:

@@ -62,7 +62,7 @@ def summarise(network: Network) -> GraphSummary:
     return GraphSummary(
         name=network.name,
         clients=network.clients,
-        directed=not network.claims.undirected and network.sample is None,  # a server is talked to and talks back
+        directed=not network.claims.undirected and not network.has_server,  # a server is talked to and talks back
         period=network.period,
         degree_min=int(sends.min()),
         degree_mean=float(sends.mean()),
@@ -147,7 +147,7 @@ def _rounds_to_tenth(contraction: float | None) -> int | None:
 
 def _diameter(network: Network) -> int | None:
     n = network.clients
-    if network.sample is not None:
+    if network.has_server:
         return 2 if n > 1 else 0  # up to the server and down again
     if n > DIAMETER:
         return None

@@ -6,17 +6,15 @@ from gossamer.methods.contract import (
     Message,
     Method,
     Need,
+    Opening,
     Operator,
     Round,
     Setting,
     State,
-    arrived,
-    fitted,
-    gossip_steps,
-    local_work,
+    Traits,
+    bind,
     mixes,
-    needs,
-    travelling,
+    traits_of,
 )
 from gossamer.methods.costs import Costs, costs, graph_needed, model_sizes
 from gossamer.methods.dfedadmm import DFedADMM, DFedADMMSAM, FedPD
@@ -28,6 +26,7 @@ from gossamer.methods.fedavg import FedAvg, FedSAM
 from gossamer.methods.g_ecl import GECL, LocalGECL
 from gossamer.methods.local import Gradient, combine, heavy_ball, sam_gradient
 from gossamer.methods.overlap import OverlapSGP
+from gossamer.methods.probe import Probe, probe
 from gossamer.methods.push_sum import OSGP, SGP, AsyNG, DFedSGPM, DFedSGPSM, DFedSGPSMS
 from gossamer.methods.quantized import QDFedAvgM
 from gossamer.methods.relatives import KGT, OledFL, QGDSGDm
@@ -75,8 +74,8 @@ METHODS = Catalog(
 def families() -> dict[str, list[str]]:
     """The names of the methods, by family, in the order of the catalog."""
     found: dict[str, list[str]] = {}
-    for name, maker in METHODS.items():
-        found.setdefault(maker.family, []).append(name)  # type: ignore[attr-defined]  # every built-in method has one
+    for name in METHODS:
+        found.setdefault(traits_of(METHODS.build(name)).family, []).append(name)
     return found
 
 
@@ -115,26 +114,26 @@ __all__ = [
     "Method",
     "Need",
     "OledFL",
+    "Opening",
     "Operator",
     "OverlapSGP",
+    "Probe",
     "QDFedAvgM",
     "QGDSGDm",
     "Round",
     "Scaffold",
     "Setting",
     "State",
-    "arrived",
+    "Traits",
+    "bind",
     "combine",
     "costs",
     "families",
-    "fitted",
-    "gossip_steps",
     "graph_needed",
     "heavy_ball",
-    "local_work",
     "mixes",
     "model_sizes",
-    "needs",
+    "probe",
     "sam_gradient",
-    "travelling",
+    "traits_of",
 ]

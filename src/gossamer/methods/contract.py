@@ -16,12 +16,18 @@ Messages are mixed linearly, by the operator that `sends` names for each of them
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from dataclasses import fields
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
 
 import torch
+from pydantic import Field, ValidationError, model_validator
 from torch import Tensor
 
+from gossamer.errors import ExperimentError
 from gossamer.methods.local import Gradient
+from gossamer.parts import explain, part
 
 State: TypeAlias = dict[str, Tensor]
 Local: TypeAlias = dict[str, Tensor]
@@ -43,7 +49,7 @@ class Round(NamedTuple):
     degree: Tensor
     own_weight: Tensor
     #: The share of all clients that take part in the round.
-    share: float = 1.0
+    participation: float = 1.0
     #: For a method with `draws`: one uniform number in [0, 1) for each parameter, keyed by client and round.
     noise: Tensor | None = None
 
@@ -52,30 +58,12 @@ class Round(NamedTuple):
 class Method(Protocol):
     """The interface of every method; a class with these members is one, without any base class.
 
-    What a method may have besides:
-
-    gossip_steps    how often the messages of a round are mixed (1)
-    local_work      its own amount of local work, in place of the experiment's
-    weight_decay    its own weight decay, in place of the experiment's; "experiment": that of the experiment
-    needs           what it needs of a graph, beyond what its operators do: see `Need`
-    needs_equal_steps   True: every client must take the same number of local steps
-    draws           True: `round.noise` is there
-    shares_loss     True: every client tells all others its training loss, which the graph may go by
-    default_graph   the graph it runs on where the experiment names none
-    fit             fit(setting) -> the form of the method for this network and model, see `Setting`
-    refuse          refuse(lr, degree) -> why it cannot work with this learning rate where a client has as many
-                    neighbours as `degree`, or None
-    open            open(state, full_gradient, round) -> state, message: an exchange before the first round
-    opened          opened(state, mixed, round) -> state: what becomes of it, after `open_mixings` mixings
-    encode, decode  encode(message) -> the tensors that really travel; decode(wire) -> the same message again
-    family, paper   for the listings
+    `Traits` lists the members that a method may have besides.
     """
 
     #: The operator that mixes each tensor of the message, by its name. A tensor that is mixed in a second way as well
     #: is named with that operator in front: {"x": "average", "sum x": "sum"} sends x once.
     sends: ClassVar[dict[str, Operator]]
-    #: The laws of the test-suite that hold for it, by their number.
-    laws: ClassVar[tuple[str, ...]]
 
     def init(self, x0: Tensor) -> State:
         """What a client keeps, at the start."""
@@ -119,40 +107,204 @@ class Setting(NamedTuple):
 
 FullGradient: TypeAlias = Callable[[], Tensor]
 
-
-def gossip_steps(method: Method) -> int:
-    """How often the messages of one round are mixed."""
-    return int(getattr(method, "gossip_steps", 1))
-
-
-def local_work(method: Method) -> LocalWork | None:
-    """The method's own amount of local work, if it insists on one."""
-    work: Any = getattr(method, "local_work", None)
-    return None if work is None else LocalWork(*work)
+#: The members that every method has.
+REQUIRED = ("init", "begin", "step", "finish", "receive", "model", "sends")
+#: How alike (1: equal) an unknown name must be to a member's to be taken for a misspelling of it.
+MISSPELT = 0.85
 
 
-def needs(method: Method) -> tuple[Need, ...]:
-    """What the method needs of a graph, beyond what its operators do."""
-    found: tuple[Need, ...] = getattr(method, "needs", ())
-    return found
+class Codec(NamedTuple):
+    """How a message travels: packed by `encode`, and the same message again by `decode`."""
+
+    encode: Callable[[Message], Message]
+    decode: Callable[[Message], Message]
 
 
-def fitted(method: Method, setting: Setting) -> Method:
-    """The form of the method for a network and a model."""
-    fit: Callable[[Setting], Method] | None = getattr(method, "fit", None)
-    return method if fit is None else fit(setting)
+class Opening(NamedTuple):
+    """The exchange before the first round: the message of `open` is mixed `mixings` times and given to `opened`."""
+
+    open: Callable[[State, FullGradient, Round], tuple[State, Message]]
+    opened: Callable[[State, Message, Round], State]
+    mixings: int
 
 
-def travelling(method: Method, message: Message) -> Message:
-    """The tensors of one client's message as they really travel."""
-    encode: Callable[[Message], Message] | None = getattr(method, "encode", None)
-    return message if encode is None else encode(message)
+@part
+class Traits:
+    """The optional members of a method, checked, with their defaults.
+
+    A field is a member that a method's class may have, under the same name. `docs/methods.md` lists them from here.
+    """
+
+    gossip_steps: Annotated[
+        int, Field(strict=True, ge=1, description="how often the messages of a round are mixed")
+    ] = 1
+    local_work: Annotated[
+        LocalWork | None,
+        Field(description="`LocalWork(steps=…)` or `LocalWork(epochs=…)`, in place of the experiment's local work"),
+    ] = None
+    weight_decay: Annotated[
+        Annotated[float, Field(strict=True, ge=0)] | Literal["experiment"],
+        Field(description="its own weight decay, in place of the experiment's"),
+    ] = "experiment"
+    needs: Annotated[
+        tuple[Need, ...],
+        Field(
+            description="what it needs of a graph beyond what its operators need: "
+            '`"undirected"`, `"doubly stochastic"`, `"static"`, `"everyone"`'
+        ),
+    ] = ()
+    needs_equal_steps: Annotated[
+        bool, Field(strict=True, description="every client must take the same number of local steps")
+    ] = False
+    default_graph: Annotated[
+        str | None, Field(description="the name of the graph it runs on where the experiment names none")
+    ] = None
+    draws: Annotated[bool, Field(strict=True, description="`round.noise` is there")] = False
+    shares_loss: Annotated[
+        bool,
+        Field(strict=True, description="every client tells all others its training loss, which the graph may go by"),
+    ] = False
+    may_miss_messages: Annotated[
+        bool,
+        Field(
+            strict=True,
+            description="a peer may go on without a neighbour's message. Stated by the class itself, never inherited: "
+            "a subclass may keep more, which a missing message would spoil",
+        ),
+    ] = False
+    specialise: Annotated[
+        Callable[[Setting], Method] | None,
+        Field(
+            description="`specialise(setting)` gives the form of the method for a network (`setting.server`) and a "
+            "model (`setting.shapes`)"
+        ),
+    ] = None
+    refuse: Annotated[
+        Callable[[float, int], str | None] | None,
+        Field(
+            description="`refuse(lr, degree)` says why it cannot work with this learning rate where a client has "
+            "`degree` neighbours, or gives None"
+        ),
+    ] = None
+    open: Annotated[
+        Callable[[State, FullGradient, Round], tuple[State, Message]] | None,
+        Field(
+            description="`open(state, full_gradient, round)` gives the state and the message of an exchange before the "
+            "first round"
+        ),
+    ] = None
+    opened: Annotated[
+        Callable[[State, Message, Round], State] | None,
+        Field(description="`opened(state, mixed, round)` gives the state after that exchange"),
+    ] = None
+    open_mixings: Annotated[
+        int, Field(strict=True, ge=0, description="how often the message of that exchange is mixed")
+    ] = 1
+    encode: Annotated[
+        Callable[[Message], Message] | None, Field(description="`encode(message)` gives the tensors that travel")
+    ] = None
+    decode: Annotated[
+        Callable[[Message], Message] | None, Field(description="`decode(wire)` gives the message back")
+    ] = None
+    weight: Annotated[
+        Callable[[State], Tensor] | None,
+        Field(description="`weight(state)` is the weight of a client in the average model"),
+    ] = None
+    family: Annotated[str, Field(description="its heading in the listings")] = ""
+    paper: Annotated[str, Field(description="its source in the listings")] = ""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for one, other in (("open", "opened"), ("encode", "decode")):
+            have, lack = (one, other) if getattr(self, one) else (other, one)
+            if getattr(self, have) and not getattr(self, lack):
+                raise ValueError(f"it has '{have}' and no '{lack}': a method has both or neither")
+        if self.local_work and (self.local_work.epochs is None) == (self.local_work.steps is None):
+            raise ValueError(f"local_work: set either steps or epochs (got {self.local_work})")
+        return self
+
+    @property
+    def codec(self) -> Codec | None:
+        """How messages travel, if not as they are."""
+        return Codec(self.encode, self.decode) if self.encode and self.decode else None
+
+    @property
+    def opening(self) -> Opening | None:
+        """The exchange before the first round, if there is one."""
+        return Opening(self.open, self.opened, self.open_mixings) if self.open and self.opened else None
+
+    def encoded(self, message: Message) -> Message:
+        """One client's message as it travels."""
+        return message if self.encode is None else self.encode(message)
+
+    def decoded(self, wire: Message) -> Message:
+        """The message that travelled as these tensors."""
+        return wire if self.decode is None else self.decode(wire)
 
 
-def arrived(method: Method, wire: Message) -> Message:
-    """The message that these tensors carried."""
-    decode: Callable[[Message], Message] | None = getattr(method, "decode", None)
-    return wire if decode is None else decode(wire)
+MEMBERS = tuple(field.name for field in fields(Traits))
+
+
+def traits_of(method: Any) -> Traits:
+    """The optional members of a method; what is no method, or has a misspelt, wrong or half member, is refused.
+
+    >>> from gossamer.methods import DFedSAMMGS
+    >>> traits_of(DFedSAMMGS(gossip_steps=4)).gossip_steps
+    4
+    """
+    names = set(dir(method))
+    if missing := [name for name in REQUIRED if name not in names]:
+        raise ExperimentError(f"method: {method!r} is not a method: it lacks {', '.join(missing)}")
+    where = f"method '{type(method).__name__}'"
+    for name in sorted(names - {*REQUIRED, *MEMBERS}):
+        if (member := _near(name)) and _would_do(member, name, getattr(method, name)):
+            raise ExperimentError(f"{where} has '{name}', which no method has: did you mean '{member}'?")
+    if "may_miss_messages" not in vars(type(method)):
+        names.discard("may_miss_messages")
+    try:
+        return Traits(**{name: getattr(method, name) for name in MEMBERS if name in names})
+    except ValidationError as error:
+        raise ExperimentError(explain(error, where)) from None
+
+
+@lru_cache(4096)
+def _near(name: str) -> str | None:
+    """The member that a public name nearly is, if any."""
+    near = [] if name.startswith("_") else get_close_matches(name, MEMBERS, n=1, cutoff=MISSPELT)
+    return near[0] if near else None
+
+
+def _would_do(member: str, name: str, value: Any) -> bool:
+    """Whether a value under a similar name can be meant for a member: a list of `weights` is no `weight` function."""
+    if callable(value) and name.startswith(member):  # a function of one's own: `weights`, `encoder`, `refused`
+        return False
+    try:
+        Traits(**{member: value})
+    except ValidationError:
+        return False
+    return True
+
+
+def bind(method: Method, setting: Setting) -> Method:
+    """The form of a method for a network and a model, as its `specialise` gives it.
+
+    A subclass that inherits `specialise` is bound as itself or refused: a form of another class knows nothing of what
+    the subclass adds.
+    """
+    specialise, given = traits_of(method).specialise, type(method)
+    if specialise is None:
+        return method
+    form = specialise(setting)
+    if not isinstance(form, Method):
+        raise ExperimentError(f"method '{given.__name__}': `specialise` gives {form!r}, which is not a method")
+    if not isinstance(form, given) and "specialise" not in vars(given):
+        parent = next(cls.__name__ for cls in given.__mro__ if "specialise" in vars(cls))
+        raise ExperimentError(
+            f"method '{given.__name__}' inherits the `specialise` of '{parent}', which here gives a "
+            f"'{type(form).__name__}' and loses what '{given.__name__}' adds. Give it a `specialise(self, setting)` of "
+            "its own: `return self` keeps the method as it is."
+        )
+    return form
 
 
 def mixes(sends: dict[str, Operator], message: Message) -> dict[str, tuple[str, Operator]]:

@@ -1,10 +1,11 @@
 """What a method costs, measured by running one client of it once: what it keeps and what it sends, in model sizes."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from gossamer.methods.contract import Method, Round, Setting, fitted, gossip_steps, needs, travelling
+from gossamer.methods.contract import Method, Setting, bind, traits_of
+from gossamer.methods.probe import probe
 
 #: A model of 10,000 parameters, mostly in one matrix.
 SHAPES = ((99, 100), (100,))
@@ -25,17 +26,12 @@ def costs(method: Method, server: bool = False) -> Costs:
     >>> costs(DFedSAMMGS(gossip_steps=4))
     Costs(keeps=1.0, sends=4.0)
     """
-    form: Any = fitted(method, Setting(server, SHAPES))
-    x0, one = torch.linspace(-1, 1, SIZE), torch.ones(())
-    noise = torch.rand(SIZE, generator=torch.Generator().manual_seed(0)) if getattr(form, "draws", False) else None
-    round = Round(0, 1, 0.1, steps=one, degree=2 * one, own_weight=one / 3, noise=noise)
-    state = form.init(x0)
-    if hasattr(form, "open"):
-        state, _ = form.open(state, lambda: x0, round)
-    state, message = form.finish(state, form.begin(state, round), round)
-    kept = sum(tensor.numel() for tensor in state.values())
-    sent = sum(tensor.numel() * tensor.element_size() for tensor in travelling(form, message).values())
-    return Costs(kept / SIZE, gossip_steps(form) * sent / (SIZE * x0.element_size()))
+    form = bind(method, Setting(server, SHAPES))
+    traits, x0 = traits_of(form), torch.linspace(-1, 1, SIZE)
+    client = probe(form, x0)
+    kept = sum(tensor.numel() for tensor in client.finished.values())
+    sent = sum(tensor.nbytes for tensor in traits.encoded(client.message).values())
+    return Costs(kept / SIZE, traits.gossip_steps * sent / x0.nbytes)
 
 
 def model_sizes(cost: float) -> str:
@@ -49,11 +45,11 @@ def model_sizes(cost: float) -> str:
 
 def graph_needed(method: Method) -> str:
     """The graphs a method is defined on, in a few words."""
-    operators = set(method.sends.values())
+    operators, needs = set(method.sends.values()), traits_of(method).needs
     if "server" in operators:
-        return "server, all clients" if "everyone" in needs(method) else "server"
+        return "server, all clients" if "everyone" in needs else "server"
     if operators & {"push", "deliver"}:
         return "directed, columns sum to 1"
-    if asked := needs(method):
-        return ", ".join(asked)
+    if needs:
+        return ", ".join(needs)
     return "rows sum to 1" if "average" in operators else "any"

@@ -66,7 +66,6 @@ class FedPD(AlternatesDirections):
 
     family: ClassVar = "server"
     paper: ClassVar = "Zhang et al. 2021, arXiv 2005.11418"
-    laws: ClassVar[tuple[str, ...]] = ("I11", "I12", "I20", "I21", "I22")
     sends: ClassVar[dict[str, Operator]] = {"x": "server"}
     needs: ClassVar[tuple[Need, ...]] = ("everyone",)
 
@@ -81,7 +80,6 @@ class DFedADMM(AlternatesDirections):
 
     family: ClassVar = "ADMM"
     paper: ClassVar = "Li et al. 2023, arXiv 2308.08290"
-    laws: ClassVar[tuple[str, ...]] = ("I11", "I12", "I20", "I21", "I22")
     sends: ClassVar[dict[str, Operator]] = {"x": "average"}
     needs: ClassVar[tuple[Need, ...]] = ("undirected", "doubly stochastic")
 
@@ -97,6 +95,5 @@ class DFedADMMSAM(AlternatesDirections):
 
     family: ClassVar = "ADMM"
     paper: ClassVar = "Li et al. 2023, arXiv 2308.08290"
-    laws: ClassVar[tuple[str, ...]] = ("I9", "I11", "I20", "I21", "I22")
     sends: ClassVar[dict[str, Operator]] = {"x": "average"}
     needs: ClassVar[tuple[Need, ...]] = ("undirected", "doubly stochastic")

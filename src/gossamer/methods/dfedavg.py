@@ -58,7 +58,7 @@ class DFedAvg(LocalSGD, AveragesModels):
 
     family: ClassVar = "averaging"
     paper: ClassVar = "Sun et al. 2022, arXiv 2104.11375"
-    laws: ClassVar[tuple[str, ...]] = ("I1", "I13", "I20", "I21", "I22")
+    may_miss_messages: ClassVar = True
 
 
 @part
@@ -66,6 +66,7 @@ class Gossip(DFedAvg):
     """Local decentralized SGD: DFedAvg's rule under its older name."""
 
     paper: ClassVar = "Koloskova et al. 2020, arXiv 2003.10422"
+    may_miss_messages: ClassVar = True
 
 
 @part
@@ -76,7 +77,7 @@ class DFedAvgM(LocalMomentumSGD, AveragesModels):
 
     family: ClassVar = "averaging"
     paper: ClassVar = "Sun et al. 2022, arXiv 2104.11375"
-    laws: ClassVar[tuple[str, ...]] = ("I1", "I13", "I20", "I21", "I22")
+    may_miss_messages: ClassVar = True
 
 
 @part
@@ -91,7 +92,7 @@ class DPSGD(StepOrEpoch, LocalSGD, KeepsModel):
 
     family: ClassVar = "averaging"
     paper: ClassVar = "Lian et al. 2017, arXiv 1705.09056"
-    laws: ClassVar[tuple[str, ...]] = ("I1", "I14", "I20", "I21", "I22")
+    may_miss_messages: ClassVar = True
     sends: ClassVar[dict[str, Operator]] = {"x": "average"}
 
     def init(self, x0: Tensor) -> State:

@@ -36,13 +36,12 @@ class DisPFL(KeepsModel):
 
     family: ClassVar = "sparse"
     paper: ClassVar = "Dai et al. 2022, arXiv 2206.00187"
-    laws: ClassVar[tuple[str, ...]] = ("I16", "I20")
     sends: ClassVar[dict[str, Operator]] = {"x": "sum", "held": "sum"}
     draws: ClassVar = True
     open_mixings: ClassVar = 0
     default_graph: ClassVar = "random-pull"
 
-    def fit(self, setting: Setting) -> "DisPFL":
+    def specialise(self, setting: Setting) -> "DisPFL":
         return replace(self, shapes=setting.shapes)
 
     def init(self, x0: Tensor) -> State:

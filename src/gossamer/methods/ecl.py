@@ -38,7 +38,6 @@ class CouplesEdges(KeepsModel):
     ] = "zero"
 
     family: ClassVar = "edge consensus"
-    laws: ClassVar[tuple[str, ...]] = ("I17", "I20", "I21")
     sends: ClassVar[dict[str, Operator]] = {"x": "sum"}
     needs: ClassVar[tuple[Need, ...]] = ("undirected", "static")
     open_mixings: ClassVar = 0

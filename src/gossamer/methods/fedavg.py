@@ -17,7 +17,6 @@ class FedAvg(LocalSGD, AveragedByServer):
 
     family: ClassVar = "server"
     paper: ClassVar = "McMahan et al. 2017, arXiv 1602.05629"
-    laws: ClassVar[tuple[str, ...]] = ("I13", "I20", "I21", "I22")
 
 
 @part
@@ -28,4 +27,3 @@ class FedSAM(LocalSAM, AveragedByServer):
 
     family: ClassVar = "server"
     paper: ClassVar = "Qu et al. 2022, arXiv 2206.02618"
-    laws: ClassVar[tuple[str, ...]] = ("I9", "I20", "I21", "I22")

@@ -83,7 +83,6 @@ class GECL(TracksGradients):
     alpha: Alpha = 0.0
 
     paper: ClassVar = "the Local G-ECL paper, equation 6"
-    laws: ClassVar[tuple[str, ...]] = ("I3", "I6", "I20", "I21", "I22")
     local_work: ClassVar = LocalWork(steps=1)
 
     def init(self, x0: Tensor) -> State:
@@ -138,7 +137,6 @@ class LocalGECL(StepsFromAggregated, TracksGradients):
     alpha: Alpha = 0.0
 
     paper: ClassVar = "the Local G-ECL paper, Algorithms 1 and 2"
-    laws: ClassVar[tuple[str, ...]] = ("I3", "I4", "I5", "I6", "I7", "I8", "I20", "I21", "I22")
 
     @property
     def open_mixings(self) -> int:
@@ -148,7 +146,7 @@ class LocalGECL(StepsFromAggregated, TracksGradients):
     def needs_equal_steps(self) -> bool:
         return self.alpha > 0  # see `pull_of_edges`
 
-    def fit(self, setting: Setting) -> "LocalGECL | LocalGECLByServer":
+    def specialise(self, setting: Setting) -> "LocalGECL | LocalGECLByServer":
         return LocalGECLByServer(start=self.start, warm_start=self.warm_start) if setting.server else self
 
     def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
@@ -163,7 +161,6 @@ class LocalGECL(StepsFromAggregated, TracksGradients):
 class LocalGECLByServer(StepsFromAggregated):
     """Local G-ECL through a server (Algorithm 2): one vector each way instead of two."""
 
-    laws: ClassVar[tuple[str, ...]] = ("I4", "I5", "I20")
     sends: ClassVar[dict[str, Operator]] = {"x": "server"}
     needs: ClassVar[tuple[Need, ...]] = ("everyone",)
 

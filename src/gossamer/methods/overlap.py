@@ -21,7 +21,7 @@ class OverlapSGP:
 
     family: ClassVar = "push-sum"
     paper: ClassVar = "Assran et al. 2019, arXiv 1811.10792"
-    laws: ClassVar[tuple[str, ...]] = ("I2", "I20", "I21")
+    may_miss_messages: ClassVar = True
     sends: ClassVar[dict[str, Operator]] = {"x": "deliver", "weight": "deliver"}
     #: A client that keeps the share p of its mass moves z by η g / (p w): few out-neighbours keep that step moderate.
     default_graph: ClassVar = "one-peer-exponential"

@@ -33,11 +33,11 @@ class QDFedAvgM(LocalMomentumSGD):
 
     family: ClassVar = "averaging"
     paper: ClassVar = "Sun et al. 2022, arXiv 2104.11375"
-    laws: ClassVar[tuple[str, ...]] = ("I15", "I20")
+    may_miss_messages: ClassVar = True
     sends: ClassVar[dict[str, Operator]] = {"change": "average"}
     draws: ClassVar = True
 
-    def fit(self, setting: Setting) -> "QDFedAvgM":
+    def specialise(self, setting: Setting) -> "QDFedAvgM":
         return replace(self, size=sum(math.prod(shape) for shape in setting.shapes))
 
     def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:

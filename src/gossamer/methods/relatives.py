@@ -25,7 +25,7 @@ class QGDSGDm(SendsModel):
 
     family: ClassVar = "averaging"
     paper: ClassVar = "Lin et al. 2021, arXiv 2102.04761"
-    laws: ClassVar[tuple[str, ...]] = ("I13", "I20", "I21", "I22")
+    may_miss_messages: ClassVar = True
     sends: ClassVar[dict[str, Operator]] = {"x": "average"}
 
     def init(self, x0: Tensor) -> State:
@@ -49,7 +49,6 @@ class KGT(KeepsModel):
 
     family: ClassVar = "gradient tracking"
     paper: ClassVar = "Liu et al. 2024, arXiv 2301.01313"
-    laws: ClassVar[tuple[str, ...]] = ("I7", "I20", "I21", "I22")
     sends: ClassVar[dict[str, Operator]] = {"x": "average", "z": "average"}
     needs: ClassVar[tuple[Need, ...]] = ("undirected", "doubly stochastic")
 
@@ -78,7 +77,7 @@ class OledFL(LocalSAM, KeepsModel):
 
     family: ClassVar = "averaging"
     paper: ClassVar = "as in the public DFedCata code"
-    laws: ClassVar[tuple[str, ...]] = ("I13", "I20", "I21")
+    may_miss_messages: ClassVar = True
     sends: ClassVar[dict[str, Operator]] = {"x": "average"}
 
     def init(self, x0: Tensor) -> State:

@@ -47,7 +47,6 @@ class Scaffold(ControlsDrift):
 
     family: ClassVar = "server"
     paper: ClassVar = "Karimireddy et al. 2020, arXiv 1910.06378"
-    laws: ClassVar[tuple[str, ...]] = ("I5", "I8", "I20", "I21", "I22")
     sends: ClassVar[dict[str, Operator]] = {"x": "server", "change": "server"}
 
     def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
@@ -58,7 +57,7 @@ class Scaffold(ControlsDrift):
         return {
             "x": state["x"] + self.server_lr * (mixed["x"] - state["x"]),
             "control": state["control"],
-            "mean_control": state["mean_control"] + round.share * mixed["change"],
+            "mean_control": state["mean_control"] + round.participation * mixed["change"],
         }
 
 
@@ -72,7 +71,6 @@ class DScaffold(ControlsDrift):
 
     family: ClassVar = "gradient tracking"
     paper: ClassVar = "as compared with in the Local G-ECL paper, reference 14"
-    laws: ClassVar[tuple[str, ...]] = ("I8", "I20", "I21", "I22")
     sends: ClassVar[dict[str, Operator]] = {"x": "average", "control": "average"}
     needs: ClassVar[tuple[Need, ...]] = ("undirected", "doubly stochastic")
 

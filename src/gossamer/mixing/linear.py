@@ -9,7 +9,7 @@ from scipy import sparse
 from torch import Tensor
 
 from gossamer.graphs import Network
-from gossamer.methods import Message, Method, Operator, mixes, travelling
+from gossamer.methods import Message, Operator, Traits, mixes
 from gossamer.mixing.exchange import RowExchange
 from gossamer.system.sums import sum_rows
 from gossamer.workers import ALONE, Group
@@ -98,12 +98,12 @@ class Traffic:
     #: Sent over links, by clients and by the server together.
     messages: int = 0
 
-    def add(self, network: Network, method: Method | None, messages: Message, step: int, losses: Losses) -> None:
+    def add(self, network: Network, traits: Traits | None, messages: Message, step: int, losses: Losses) -> None:
         """Count one gossip step. A method that packs its messages is charged for what it packs them into."""
         sends = network.sends(step, losses)
         first = {name: rows[0] for name, rows in messages.items()}
-        if method is not None:
-            first = travelling(method, first)
+        if traits is not None:
+            first = traits.encoded(first)
         # Every client's message has the same schema, so one of them tells the size of all.
         one = sum(tensor.numel() * tensor.element_size() for tensor in first.values())
         self.clients += sends.astype(np.int64) * one

@@ -40,7 +40,6 @@ from gossamer.data import (
     per_client,
 )
 from gossamer.data.formats import read_images
-from gossamer.engines.reference import own_samples_only
 from gossamer.errors import DataError, GossamerError, did_you_mean
 from gossamer.experiment import Experiment
 from gossamer.experiment.preparation import prepare
@@ -49,7 +48,7 @@ from gossamer.parts import import_dotted, user_code
 from gossamer.peers.identity.kit import Kit
 from gossamer.peers.identity.roster import EXPERIMENT_DATA
 from gossamer.randomness import Purpose, generator
-from gossamer.training.steps import Training
+from gossamer.training import Training, own_samples_only
 
 ARRAYS = ("x", "y", "x_test", "y_test")
 IDX_TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
@@ -98,7 +97,7 @@ def rehearse(experiment: Experiment) -> None:
 
 def _on_own_samples(experiment: Experiment, own: Dataset, number: int = 0) -> Experiment:
     """The experiment with the samples of peer `number`; the other peers count as if they had one sample each."""
-    if getattr(experiment.method, "needs_equal_steps", False) and experiment.local_work.steps is None:
+    if experiment.traits.needs_equal_steps and experiment.local_work.steps is None:
         raise DataError(
             "method: with these parameters every peer must take the same number of local steps, and nobody knows how "
             "many samples the others have. Set local_steps in the experiment."
@@ -183,7 +182,8 @@ def _holding_out(training: Training, number: int, share: float) -> Training:
     kept, tested = (torch.from_numpy(np.sort(part)) for part in (order[:-held], order[-held:]))
     kept, tested = kept.to(train.inputs.device), tested.to(train.inputs.device)
     client_rows = ClientRows.of_one(number, len(kept), len(batches.client_rows))
-    return training._replace(
+    return replace(
+        training,
         dataset=replace(
             training.dataset,
             train=Samples(train.inputs[kept], train.targets[kept]),

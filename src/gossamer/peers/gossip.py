@@ -11,8 +11,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from gossamer.engines.reference import Client, share_of
-from gossamer.methods import Message, Operator, arrived
+from gossamer.methods import Message, Operator
 from gossamer.peers.ledger import MassLedger
 from gossamer.peers.losses import Losses
 from gossamer.peers.mass import given
@@ -26,6 +25,7 @@ from gossamer.peers.store.mailbox import Mailbox
 from gossamer.peers.store.outbox import Outbox
 from gossamer.peers.wire import wire_pb2 as wire
 from gossamer.system.allocator import give_back
+from gossamer.training import Client, share_of
 
 #: Below this push-sum weight a peer keeps its mass until it has received some: x / w stays well defined.
 LEAST_WEIGHT = 1e-6
@@ -175,7 +175,7 @@ class Gossip:
 
         def decoded(sender: int) -> Message:
             message = letters[sender].message
-            return arrived(self.client.method, message) if step >= 0 else message
+            return self.client.traits.decoded(message) if step >= 0 else message
 
         taken = self.ledger.take(parcels)
         mass = LazyMessages({sender: parcels[sender][-1] for sender in taken}, taken.__getitem__)

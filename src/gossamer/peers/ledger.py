@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.engines.reference import together
 from gossamer.methods import Message
 from gossamer.peers.mass import InEdge, OutEdge, Parcel
 from gossamer.peers.store.journal import with_prefix
 from gossamer.peers.store.letters import Letter
 from gossamer.peers.store.mailbox import Mailbox
 from gossamer.peers.wire import wire_pb2 as wire
+from gossamer.training import together
 
 #: A parcel with less weight is a token share: a peer that sends has at least `LEAST_WEIGHT`, and sends a share of it.
 TOKEN_WEIGHT = 1e-8

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gossamer.graphs import Network
+from gossamer.methods import Traits
 from gossamer.peers.wire import wire_pb2 as wire
 
 #: Larger training losses are neither sent nor accepted.
@@ -19,8 +20,8 @@ LARGEST = 1e30
 class Losses:
     """The newest known loss of each peer, with its round."""
 
-    def __init__(self, method: Any, network: Network, number: int) -> None:
-        self._shared = bool(getattr(method, "shares_loss", False))
+    def __init__(self, traits: Traits, network: Network, number: int) -> None:
+        self._shared = traits.shares_loss
         #: Whether receivers are chosen by loss.
         self.choose = self._shared and network.by_loss is not None
         self._clients, self._number = network.clients, number

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from gossamer.engines.reference import Client
 from gossamer.errors import DivergenceError, RunFolderError
 from gossamer.methods import Operator
 from gossamer.peers.gossip import Gossip
@@ -39,11 +38,8 @@ from gossamer.peers.wire.admission import Admission
 from gossamer.peers.wire.faults import Faults
 from gossamer.peers.wire.service import Service
 from gossamer.system.allocator import give_back
-from gossamer.training.steps import Training
+from gossamer.training import Client, Training
 
-#: Methods of these families can go on without a neighbour's message: its weight stays with the peer, or comes later.
-#: The state of other methods (duals, trackers, masks, or unknown) may be spoilt for good by a missing message.
-MAY_GO_ON = ("averaging", "push-sum")
 #: The remedy for a damaged file that a peer cannot run without.
 PUT_BACK = "Put back a copy of this folder; if there is none, the network has to be started anew."
 
@@ -61,10 +57,10 @@ class Peer:
     ) -> None:
         self.kit, self.training, self.folder = kit, training, folder
         self.number, exchange = kit.number, kit.roster.exchange
-        self.method: Any = training.method
-        self.format = MessageFormat(training, self.number)
+        self.method, self.traits = training.method, training.traits
+        self.format = MessageFormat(training)
         self.schedule = GossipSchedule(training.network, self.number, self.format.open_steps)
-        self.losses = Losses(self.method, training.network, self.number)
+        self.losses = Losses(self.traits, training.network, self.number)
         self._lock = take_folder(folder, kit)
         self.progress = PeerProgress(
             network=kit.roster.digest,
@@ -81,7 +77,7 @@ class Peer:
         self.ledger = MassLedger(self.mailbox, self.format.model_dtype)
         self.client = Client(self.number, training)
         training.model.forget_initial()
-        self.waits = exchange.late == "wait" or getattr(self.method, "family", "") not in MAY_GO_ON
+        self.waits = exchange.late == "wait" or not self.traits.may_miss_messages
         self._resume()
         self.neighbours = Neighbours(kit, self.progress, self.mailbox, self.ledger, self.report.log, self.waits, faults)
         admission = Admission(
@@ -140,7 +136,7 @@ class Peer:
 
     async def _round(self, index: int) -> None:
         started = time.monotonic()
-        if index == 0 and hasattr(self.method, "open"):
+        if index == 0 and self.traits.opening:
             await self._open()
         self.progress.doing = "training"
         give_back()
@@ -148,12 +144,10 @@ class Peer:
         self._check_sound(index, loss)
         self.losses.record(self.number, index, loss)
         trained = time.monotonic()
-        for step in range(index * self.format.steps, (index + 1) * self.format.steps):
+        for step in self.training.gossip_steps(index):
             await self._gossip.step(step, self.method.sends)
         self.progress.doing = "mixing"
-        self.client.state = await self._compute(
-            self.method.receive, self.client.state, self.client.message, self.client.round(index)
-        )
+        await self._compute(self.client.receive, index)
         await self._commit(index + 1)
         mixed = time.monotonic()
         self.progress.doing = "measuring"
@@ -170,7 +164,7 @@ class Peer:
         operators: dict[str, Operator] = dict.fromkeys(self.client.message, "average")
         for step in range(-self.format.open_steps, 0):
             await self._gossip.step(step, operators)
-        self.client.state = self.method.opened(self.client.state, self.client.message, self.client.round(0))
+        self.client.opened()
 
     def _check_sound(self, index: int, loss: float) -> None:
         trains = self.training.batches.steps[self.number] > 0

@@ -14,17 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.engines.reference import Client, pushed_names, share_of, together
 from gossamer.errors import GossamerError, RunFolderError
 from gossamer.experiment.preparation import prepare
-from gossamer.methods import Message, Operator, arrived, gossip_steps
+from gossamer.methods import Message, Operator
 from gossamer.peers.identity.kit import NETWORK, KitError, kits_in
 from gossamer.peers.identity.roster import EXPERIMENT_DATA, Roster, load_kit_roster
 from gossamer.peers.mass import given
 from gossamer.peers.store.journal import Journal, with_prefix
 from gossamer.runs.folder import EXPERIMENT, FINAL, RunFolder, read_lines
 from gossamer.system.threads import on_threads
-from gossamer.training.steps import Training
+from gossamer.training import Client, Training, pushed_names, share_of, together
 
 #: The largest difference between models that count as the same, by dtype.
 SAME = {"float32": 1e-5, "float64": 1e-10}
@@ -148,7 +147,7 @@ class ReplayedPeer:
     ) -> None:
         self.client = Client(number, training)
         self._network = training.network
-        self._method: Any = training.method
+        self._traits = training.traits
         self._lines = deque(line for line in lines if "hold" not in line)
         self._holds = dict(line["hold"] for line in lines if "hold" in line)
         self._sent = sent
@@ -156,8 +155,8 @@ class ReplayedPeer:
 
     def run(self) -> Iterator[Need]:
         """The whole run; yields the letter that it needs, until that is written."""
-        index, hops = 0, gossip_steps(self._method)
-        if hasattr(self._method, "open") and not (yield from self._open()):
+        index, hops = 0, self._traits.gossip_steps
+        if self._traits.opening and not (yield from self._open()):
             return
         while self._lines:
             if "skip" not in self._lines[0]:
@@ -171,27 +170,27 @@ class ReplayedPeer:
 
     def _open(self) -> Steps:
         """The exchange before the first round; returns whether it was completed."""
-        client, method = self.client, self._method
+        client, mixings = self.client, self._traits.open_mixings
         before = client.state
         client.open()
         operators: dict[str, Operator] = dict.fromkeys(client.message, "average")
-        for step in range(method.open_mixings):
-            if not (yield from self._exchange(step, operators, step - method.open_mixings)):
+        for step in range(mixings):
+            if not (yield from self._exchange(step, operators, step - mixings)):
                 client.state = before
                 return False
-        client.state = method.opened(client.state, client.message, client.round(0))
+        client.opened()
         return True
 
     def _round(self, index: int) -> Steps:
         """One round; returns whether it was completed. An incomplete one has written letters and no more."""
-        client, hops = self.client, gossip_steps(self._method)
+        client = self.client
         before = client.state
         client.train(index)
-        for step in range(index * hops, (index + 1) * hops):
-            if not (yield from self._exchange(step, self._method.sends, step)):
+        for step in client.work.gossip_steps(index):
+            if not (yield from self._exchange(step, client.method.sends, step)):
                 client.state = before
                 return False
-        client.state = self._method.receive(client.state, client.message, client.round(index))
+        client.receive(index)
         return True
 
     def _exchange(self, step: int, operators: dict[str, Operator], at: int) -> Steps:
@@ -199,7 +198,7 @@ class ReplayedPeer:
         client, sent, number = self.client, self._sent, self.client.number
         coded = at >= 0
         letter_sent = client.letter(coded)
-        sent.write(number, at, arrived(self._method, letter_sent) if coded else letter_sent)
+        sent.write(number, at, self._traits.decoded(letter_sent) if coded else letter_sent)
         line = self._next(at)
         if line is None:
             return False
@@ -369,11 +368,10 @@ def _read(run: Path, roster: Roster) -> tuple[list[dict[str, Any]], dict[str, Te
 
 def _difference(training: Training, replayed: Tensor, run: Path, state: Mapping[str, Tensor]) -> float:
     """The largest difference between the replayed model and the run's, both as committed and in its final file."""
-    method: Any = training.method
     final = RunFolder(run).load_model(FINAL)
     try:
         written = torch.cat([final[name].reshape(-1) for name in training.model.names])
-        return float((torch.stack([method.model(dict(state)), written]) - replayed).abs().max())
+        return float((torch.stack([training.method.model(dict(state)), written]) - replayed).abs().max())
     except (KeyError, RuntimeError):  # a tensor that is not there, or of another size
         raise RunFolderError(
             f"{run}: holds another model than the experiment's. Has your code changed since?"

@@ -11,7 +11,7 @@ from gossamer.measure import Evaluator
 from gossamer.peers.identity.kit import Kit
 from gossamer.runs.files import append_line
 from gossamer.runs.folder import FINAL, RunFolder, read_lines, to_json
-from gossamer.training.steps import Training
+from gossamer.training import Training
 
 
 class Log(Protocol):
@@ -51,10 +51,9 @@ class Report:
         self, round: int, loss: float, quality: dict[str, float], sent_bytes: int, seconds: dict[str, float]
     ) -> None:
         """Record a round. `sent_bytes` counts all that this process has sent."""
-        experiment = self._kit.roster.experiment
         sent, self._sent_before = sent_bytes - self._sent_before, sent_bytes
         self.metrics = {
-            "round": round, "lr": experiment.lr * experiment.lr_decay ** (round - 1), "local_loss": loss,
+            "round": round, "lr": self._training.lr_at(round - 1), "local_loss": loss,
             "bytes_per_client": float(sent), "bytes_round": sent,
             "bytes_total": self.metrics.get("bytes_total", 0) + sent, **quality,
         }  # fmt: skip

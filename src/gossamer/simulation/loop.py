@@ -36,7 +36,6 @@ from gossamer.errors import DivergenceError, ExperimentError, RunFolderError
 from gossamer.experiment import Experiment, load_experiment
 from gossamer.experiment.preparation import Prepared, prepare
 from gossamer.measure import Evaluator, consensus_distance
-from gossamer.methods import local_work
 from gossamer.models import VectorModel
 from gossamer.parts import in_user_code
 from gossamer.runs.files import write_text
@@ -443,7 +442,7 @@ class _Simulation:
             self.observer.say(trouble)
         self.observer.start(self.prepared, how, len(past))
         asked = self.experiment.local_epochs or self.experiment.local_steps
-        if asked and (own := local_work(self.experiment.method)):
+        if asked and (own := self.experiment.traits.local_work):
             unit, count = ("step", own.steps) if own.steps else ("epoch", own.epochs)
             self.observer.say(f"this method does {count} local {unit} a round, whatever the experiment says")
         done, diverged = len(past), None
@@ -532,7 +531,7 @@ class _Simulation:
         sent = int(report.client_bytes.sum()) + report.server_bytes
         metrics: Metrics = {
             "round": round,
-            "lr": self.experiment.lr * self.experiment.lr_decay ** (round - 1),
+            "lr": self.prepared.training.lr_at(round - 1),
             # Who did not train has no loss; who broke has one that is no number.
             "local_loss": float(report.losses[~report.losses.isnan() | report.broken].mean()),
             "bytes_per_client": float(report.client_bytes.mean()),

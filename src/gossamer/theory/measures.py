@@ -20,7 +20,8 @@ from gossamer.data import Batches
 from gossamer.errors import ExperimentError
 from gossamer.graphs import GraphSummary, Network
 from gossamer.models import Parameters, sample_losses
-from gossamer.training.steps import FULL_GRADIENT_BATCH, Objective, Training, with_tape
+from gossamer.training import Training
+from gossamer.training.steps import FULL_GRADIENT_BATCH, Objective, with_tape
 
 #: Mini-batches of a client that its gradient noise is measured on: the first ones of the first round.
 NOISE_BATCHES = 5
@@ -166,7 +167,7 @@ def hessian_times(objective: Objective, x: Tensor, direction: Tensor) -> Tensor:
 
 def mixing_of(network: Network, summary: GraphSummary) -> Mixing:
     """λ, C and δ of a graph. A server's mean is exact; a graph that is exact after m steps counts as 1 − 1/m."""
-    if network.sample is not None:
+    if network.has_server:
         return Mixing(0.0, 1.0, 1.0)
     rate = summary.lambda_
     if summary.period != 1:  # a step alone may leave clients apart that later steps bring together
@@ -199,7 +200,7 @@ def push_sum_constants(network: Network, rate: float) -> tuple[float, float]:
 
 def pull_of(network: Network, alpha: float) -> float:
     """‖D − E‖₂ of Local G-ECL: α times the largest eigenvalue of the graph's Laplacian."""
-    if not alpha or network.sample is not None:
+    if not alpha or network.has_server:
         return 0.0
     links = (network.matrix(0).toarray() > 0).astype(float)
     np.fill_diagonal(links, 0)

@@ -12,7 +12,7 @@ from gossamer.errors import ExperimentError
 from gossamer.experiment import Experiment
 from gossamer.experiment.preparation import prepare
 from gossamer.graphs import GraphSummary, summarise
-from gossamer.methods import DFedADMM, gossip_steps
+from gossamer.methods import DFedADMM
 from gossamer.system.threads import on_threads
 from gossamer.theory.bounds import (
     DFEDSAM,
@@ -198,7 +198,7 @@ def analyse(experiment: Experiment, data_dir: Path | None = None, smoothness: fl
         gradient=measured.gradient,
         x0=measured.x0,
         lambda_=mixing.rate,
-        gossip_steps=gossip_steps(method),
+        gossip_steps=work.traits.gossip_steps,
         push_factor=mixing.factor,
         push_rate=mixing.rate,
         least_weight=mixing.least_weight,
@@ -207,8 +207,8 @@ def analyse(experiment: Experiment, data_dir: Path | None = None, smoothness: fl
         penalty=getattr(method, "penalty", DFedADMM().penalty),
         pull=pull_of(work.network, getattr(method, "alpha", 0.0) if LOCAL_G_ECL.speaks_of(method) else 0.0),
         warm_start=getattr(method, "warm_start", 0),
-        symmetric=(claims.symmetric and graph.period == 1) or work.network.sample is not None,
-        columns=claims.columns or work.network.sample is not None,
+        symmetric=(claims.symmetric and graph.period == 1) or work.network.has_server,
+        columns=claims.columns or work.network.has_server,
         everyone=work.network.share(0) == 1,
     )
     bounds = tuple(evaluate(theorem, constants, theorem.speaks_of(method)) for theorem in THEOREMS)
@@ -246,7 +246,7 @@ def notes_on(work: Training, graph: GraphSummary, smoothness: float | None) -> I
         yield f"clients take {steps.min()} to {steps.max()} local steps: K is their mean"
     if work.lr_decay != 1:
         yield f"η is that of the first round, as in the theorems; the experiment decays it by {work.lr_decay:g} a round"
-    if work.network.sample is not None:
+    if work.network.has_server:
         yield "a server's mean is exact, so λ = 0"
     elif graph.exact_after and graph.period != 1:
         m = graph.exact_after

@@ -1,6 +1,18 @@
-"""What one client does in a round, whoever runs it."""
+"""What one client does in a round: engines, peers and theory stand on it."""
 
+from gossamer.training.client import Client, own_samples_only
 from gossamer.training.gradients import count_gradients
-from gossamer.training.steps import Training
+from gossamer.training.letters import Delivery, mix_letters, pushed_names, share_of, together
+from gossamer.training.training import Training
 
-__all__ = ["Training", "count_gradients"]
+__all__ = [
+    "Client",
+    "Delivery",
+    "Training",
+    "count_gradients",
+    "mix_letters",
+    "own_samples_only",
+    "pushed_names",
+    "share_of",
+    "together",
+]

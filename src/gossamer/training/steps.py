@@ -1,18 +1,17 @@
-"""What one client does in a round, whoever runs it: its batches differentiated, its step taken."""
+"""A local step of one client, and the gradients it takes."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.func import grad_and_value
 
-from gossamer.data import Batch, Batches, Dataset
-from gossamer.graphs import Network
-from gossamer.methods import Gradient, Local, Method, Round, State, gossip_steps
-from gossamer.models import Loss, Parameters, VectorModel, sample_losses
+from gossamer.data import Batch
+from gossamer.methods import Gradient, Local, Round, State
+from gossamer.models import Parameters, VectorModel, sample_losses
 from gossamer.randomness import Purpose, generator
+from gossamer.training.training import Training
 
 Objective = Callable[[Parameters], Tensor]
 GradientAndLoss = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -22,23 +21,6 @@ About = dict[str, Tensor]
 
 #: Samples of a full local gradient that are differentiated at once.
 FULL_GRADIENT_BATCH = 500
-
-
-class Training(NamedTuple):
-    """How clients train: what is the same for all of them in every round."""
-
-    method: Method
-    model: VectorModel
-    loss: Loss
-    dataset: Dataset
-    batches: Batches
-    network: Network
-    rounds: int
-    lr: float
-    lr_decay: float
-    weight_decay: float
-    clip: float | None
-    seed: int
 
 
 def take_step(
@@ -78,14 +60,14 @@ def about_clients(work: Training, clients: np.ndarray, index: int, opening: bool
 
     The exchange before the first round (`opening`) has noise of its own, so that nothing is drawn twice.
     """
-    step, x0 = index * gossip_steps(work.method), work.model.initial
+    step, x0 = work.gossip_steps(index).start, work.model.initial
     # In the model's own precision: an integer tensor times η would be rounded to single.
     facts = (work.batches.steps, work.network.hears(step), work.network.own_weights(step))
     about = {
         name: torch.from_numpy(fact[clients].astype(np.float64)).to(x0)
         for name, fact in zip(("steps", "degree", "own_weight"), facts, strict=True)
     }
-    if getattr(work.method, "draws", False):
+    if work.traits.draws:
         noise = np.stack([
             generator(work.seed, Purpose.METHOD, int(client), index, int(opening)).random(
                 work.model.size, dtype=np.float32
@@ -103,8 +85,8 @@ def about_client(work: Training, client: int, index: int, opening: bool = False)
 
 def this_round(work: Training, index: int, about: About) -> Round:
     """A round as one client knows it."""
-    share = work.network.share(index * gossip_steps(work.method))
-    return Round(index, work.rounds, work.lr * work.lr_decay**index, share=share, **about)
+    participation = work.network.share(work.gossip_steps(index).start)
+    return Round(index, work.rounds, work.lr_at(index), participation=participation, **about)
 
 
 def with_tape(objective: Objective, model: VectorModel) -> GradientAndLoss:

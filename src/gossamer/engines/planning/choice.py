@@ -27,7 +27,8 @@ from gossamer.system.allocator import keep_freed_memory
 from gossamer.system.machine import processor_and_features
 from gossamer.system.threads import on_threads
 from gossamer.system.words import counted
-from gossamer.training.steps import Training, about_clients, this_round
+from gossamer.training import Training
+from gossamer.training.steps import about_clients, this_round
 from gossamer.workers import ForkFailed, run_in_fork
 
 #: Seconds of local work from which a measurement pays. It takes a few, most of them to import torch's tracer.

@@ -10,7 +10,7 @@ import numpy as np
 
 from gossamer.engines.stacked import initial_rows
 from gossamer.engines.steps.chunk import MOST_AT_ONCE, RECORD_AT, ChunkRunner, ExecutionPlan, StepMode
-from gossamer.training.steps import Training
+from gossamer.training import Training
 
 #: Seconds of local work from which a compiler pays. It takes a quarter of a minute for each number of clients tried.
 WORTH_COMPILING = 120.0

@@ -25,10 +25,10 @@ from gossamer.engines.steps.compiled import Step, StepInputs, build, can_build
 from gossamer.engines.steps.replayed import record_apart
 from gossamer.methods import Local, Message, Round, State
 from gossamer.randomness import Purpose, torch_seed
+from gossamer.training import Training
 from gossamer.training.steps import (
     About,
     Differentiate,
-    Training,
     about_clients,
     take_step,
     this_round,
@@ -147,7 +147,7 @@ class ChunkRunner:
         work, dtype = self.training, self._model.initial.dtype
         layout = torch.channels_last if self.plan.channels_last else torch.contiguous_format
         batches = ChunkBatches(work.batches, work.dataset, clients.tolist(), index, dtype, memory_format=layout)
-        lr = self._model.initial.new_tensor(work.lr * work.lr_decay**index)
+        lr = self._model.initial.new_tensor(work.lr_at(index))
         return ChunkInputs(clients, batches, about_clients(work, clients, index), lr)
 
     def at_once(self, steps: int) -> bool:

@@ -32,7 +32,7 @@ from gossamer.errors import ExperimentError, GossamerError, did_you_mean
 from gossamer.experiment import CATALOGS, Checked, Experiment, is_spec, read_toml
 from gossamer.experiment.compatibility import check_fit
 from gossamer.graphs import as_graph, check
-from gossamer.methods import METHODS, fitted
+from gossamer.methods import METHODS, bind
 from gossamer.methods import Setting as Place
 from gossamer.parts import explain, user_code
 
@@ -259,7 +259,7 @@ def _check_members(members: Sequence[Member]) -> None:
 
 def _check_method(experiment: Experiment) -> None:
     """Refuse a method that needs a server or is incompatible with the graph."""
-    method = fitted(experiment.method, Place(server=False, shapes=()))
+    method = bind(experiment.method, Place(server=False, shapes=()))
     if "server" in method.sends.values():
         name = next((n for n, maker in METHODS.items() if type(experiment.method) is maker), type(method).__name__)
         instead = f": take '{WITHOUT_SERVER[name]}'" if name in WITHOUT_SERVER else ""
@@ -267,7 +267,7 @@ def _check_method(experiment: Experiment) -> None:
     with user_code("graph"):
         network = as_graph(experiment.graph_or_default).bind(experiment.clients, experiment.seed)
         check(network)
-    if network.sample is not None:
+    if network.has_server:
         raise RosterError(f"graph '{network.name}' has a server, and peers have none: take 'ring' or 'exponential'")
     check_fit(experiment.method, network)
 

@@ -4,11 +4,9 @@ Nothing here depends on claims of the sender about itself. The expected tensors 
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
-from gossamer.methods import arrived
 from gossamer.peers.ledger import MassLedger
 from gossamer.peers.losses import LARGEST, Losses
 from gossamer.peers.mass import Parcel
@@ -18,7 +16,7 @@ from gossamer.peers.schedule import GossipSchedule
 from gossamer.peers.store.letters import DIGEST_BYTES, Letter, describe, size_of
 from gossamer.peers.store.mailbox import Mailbox
 from gossamer.peers.wire import wire_pb2 as wire
-from gossamer.training.steps import Training
+from gossamer.training import Training
 
 #: Bytes of a header besides its tensors and losses, and of one loss in it.
 HEADER_BYTES, LOSS_BYTES = 1024, 32
@@ -47,7 +45,7 @@ class Admission:
         ledger: MassLedger,
         losses: Losses,
     ) -> None:
-        self._method: Any = training.method
+        self._traits = training.traits
         self._clients, self._rounds = training.network.clients, training.rounds
         self._format, self._schedule, self._progress = format, schedule, progress
         self._mailbox, self._ledger, self._losses = mailbox, ledger, losses
@@ -164,10 +162,10 @@ class Admission:
         for name, value in message.items():
             if value.is_floating_point() and not _all_finite(value, None, value.dtype, letter.release_memory):
                 raise NotAdmitted(f"not finite: '{name}' holds NaN or infinity")
-        if letter.header.step < 0 or not hasattr(self._method, "decode"):
+        if letter.header.step < 0 or not self._traits.codec:
             return
         try:
-            decoded = arrived(self._method, message)
+            decoded = self._traits.decoded(message)
             found = describe(decoded)
         except Exception as error:  # a malformed encoding can fail in any way
             raise NotAdmitted(f"cannot be decoded: {str(error)[:100]!r}") from error
