@@ -1,42 +1,46 @@
-# Two commands for a fresh clone: `make run` and `make test`. Both make their own virtual environment.
+# Two commands for a fresh clone: `make run` and `make test`. Both make their own virtual environment. `make help` lists all.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test lint bench which-method docs clean
+.PHONY: run help test quick lint bench which-method docs clean
 
-run: $(READY)
+run: $(READY)  ## Compare four methods on a ring of 16 clients (the default).
 	$(BIN)/gossamer compare
 
-test: lint
+help:  ## List the targets.
+	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
+
+test: lint  ## Lint, types and all tests, with coverage (ten minutes).
 	$(BIN)/pytest -n 2 --cov --cov-report=term --cov-fail-under=95
 
-lint: $(READY)
+quick: $(READY)  ## The tests that neither start processes nor compile (under a minute).
+	$(BIN)/pytest -n 2 -m "not slow"
+
+lint: $(READY)  ## Lint, formatting and types.
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-# The table of docs/benchmarks.md, against the loop an expert would write (ten minutes, on a quiet machine).
-bench: $(READY)
+bench: $(READY)  ## Write the table of docs/benchmarks.md: Gossamer against the loop an expert would write (ten minutes, on an idle machine).
 	$(BIN)/python -m benchmarks --out docs/tables/benchmarks.md
 
-# The tables of docs/which-method.md: every method, measured. The second one needs MNIST (about half an hour in all).
-which-method: $(READY)
+which-method: $(READY)  ## Write the tables of docs/which-method.md: every method, measured (half an hour; needs MNIST).
 	rm -rf runs/which-method-digits runs/which-method-mnist
 	$(BIN)/gossamer compare experiments/which-method-digits.toml --out runs/which-method-digits
 	$(BIN)/gossamer compare experiments/which-method-mnist.toml --out runs/which-method-mnist
 	cp runs/which-method-digits/table.md docs/tables/which-method-digits.md
 	cp runs/which-method-mnist/table.md docs/tables/which-method-mnist.md
 
-docs: $(READY)
+docs: $(READY)  ## Write the pages that are generated from the code.
 	$(BIN)/python -m gossamer.pages.manual docs
+
+clean:  ## Remove the virtual environment and all caches.
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $(READY)
-
-clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
