@@ -1,7 +1,6 @@
 """The data sets that come by name, and what else may stand in their place."""
 
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NoReturn
 
@@ -155,7 +154,8 @@ class Digits:
     scaling: ClassVar[Scaling] = Scaling(scale=16.0)
 
     def load(self, directory: Path, progress: bool | None = None) -> Dataset:  # nothing to read there
-        table = _packaged_digits()
+        # Of each image 64 pixels from 0 to 16, then its label; digits.txt says where they are from.
+        table = np.loadtxt(Path(__file__).with_name("digits.csv.gz"), delimiter=",", dtype=np.uint8)
         pixels = torch.from_numpy(table[:, :-1].reshape(-1, *self.shape))
         labels = torch.from_numpy(table[:, -1].astype(np.int64))
         tested = torch.from_numpy(_stratified(table[:, -1], 360))
@@ -316,21 +316,6 @@ def as_dataset(thing: Any, directory: Path, progress: bool | None = None) -> Dat
             f"function that does; {what}."
         )
     return found
-
-
-def _packaged_digits() -> np.ndarray[Any, Any]:
-    """The digits that scikit-learn comes with: of each image 64 pixels from 0 to 16, then its label.
-
-    Read from its file where possible: the import of `sklearn.datasets` takes over a second.
-    """
-    package = find_spec("sklearn")
-    for folder in (package and package.submodule_search_locations) or ():
-        file = Path(folder, "datasets", "data", "digits.csv.gz")
-        if file.is_file():
-            return np.loadtxt(file, delimiter=",", dtype=np.uint8)
-    from sklearn.datasets import load_digits  # whatever way this version packages them
-
-    return np.column_stack(load_digits(return_X_y=True)).astype(np.uint8)
 
 
 def _load_idx(source: Source, directory: Path, scaling: Scaling, progress: bool | None) -> Dataset:

@@ -254,7 +254,7 @@ def _describe(shapes: dict[str, tuple[tuple[int, ...], str]], clients: int) -> s
 
 def environment() -> dict[str, Any]:
     """Versions of what computes a run."""
-    packages = ("gossamer", "torch", "numpy", "scipy", "networkx", "scikit-learn", "safetensors", "pydantic")
+    packages = ("gossamer", "torch", "numpy", "scipy", "networkx", "safetensors", "pydantic")
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": sys.version.split()[0],
