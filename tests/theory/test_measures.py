@@ -166,7 +166,7 @@ def test_a_ring_against_the_complete_graph() -> None:
         ("asyng", None),  # its gradients are all taken at the round's start
     ],
 )
-def test_which_theorem_speaks_of_a_method(method: Any, covered: str | None) -> None:
+def test_which_theorem_applies_to_a_method(method: Any, covered: str | None) -> None:
     said = small(method=method)
     assert [b.theorem.name for b in said.bounds if b.covers] == ([covered] if covered else [])
     assert any("no theorem" in note for note in said.notes) == (covered is None)

@@ -64,7 +64,7 @@ def _bound(bound: Bound) -> Iterator[RenderableType]:
             yield Text.assemble(("does not hold here: ", "yellow"), f"it needs {condition.text}")
     if bound.here.undefined and bound.allowed:
         yield Text.assemble(("no value here: ", "yellow"), bound.here.undefined)
-    if bound.speaking.terms:
+    if bound.best_values.terms:
         yield _terms(bound)
     yield Text(f"→ {bound.verdict}", style="bold" if bound.covers else "")
 
@@ -77,7 +77,7 @@ def _terms(bound: Bound) -> Table:
     for values in columns:
         shown.add_column(_heading(bound, values), number(values.total), justify="right", no_wrap=True)
         shown.add_column("share", justify="right", no_wrap=True)
-    for index, term in enumerate(bound.speaking.terms):
+    for index, term in enumerate(bound.best_values.terms):
         cells: list[str] = []
         for values in columns:
             found = values.terms[index] if values.terms else None

@@ -1,4 +1,4 @@
-"""What the theory says of an experiment: its constants, measured where they can be, and four papers' bounds."""
+"""Convergence theory of an experiment: the constants of four papers' theorems, measured, and their bounds."""
 
 from gossamer.theory.bounds import DFEDADMM, DFEDSAM, DFEDSGPSM, LOCAL_G_ECL, THEOREMS, Constants, Term, Theorem, phi
 from gossamer.theory.measures import Measured, measure

@@ -1,6 +1,6 @@
-"""The convergence theorems of four papers as plain functions of their constants, every bound cut into its causes.
+"""The convergence theorems of four papers as plain functions of their constants; every bound is a sum of named terms.
 
-The formulas are those printed in the theorems. Where a paper's own proof gives another factor, docs/theory.md says so.
+The formulas are those printed in the theorems. docs/theory.md lists where a paper's proof gives another factor.
 """
 
 import math
@@ -26,6 +26,7 @@ from gossamer.methods import (
     LocalGECL,
     Method,
 )
+from gossamer.methods.dfedadmm import AlternatesDirections
 from gossamer.methods.g_ecl import LocalGECLByServer
 
 Kind = Literal["start", "noise", "heterogeneity", "gradient size", "momentum", "perturbation", "graph"]
@@ -33,44 +34,66 @@ Kind = Literal["start", "noise", "heterogeneity", "gradient size", "momentum", "
 
 @dataclass(frozen=True)
 class Constants:
-    """What the theorems speak of. Defaults are those of the complete graph and of plain local SGD."""
+    """The constants of the theorems. Defaults are those of the complete graph and of plain local SGD."""
 
-    clients: int  # m
-    steps: float  # K, local steps in a round
-    rounds: int  # T
-    lr: float  # η, the same in all rounds
-    gap: float  # f(x⁰) − f*
-    smoothness: float  # L
-    sigma_l: float  # gradient noise: E‖∇F_i(x; ξ) − ∇f_i(x)‖² ≤ σ_l²
-    sigma_g: float  # heterogeneity: (1/m) Σ‖∇f_i(x) − ∇f(x)‖² ≤ σ_g²
-    gradient: float  # B: ‖∇f_i(x)‖ ≤ B
-    x0: float = 0.0  # ‖x⁰‖
-    lambda_: float = 0.0  # second largest |eigenvalue| of W
-    gossip_steps: int = 1  # Q
-    push_factor: float = 1.0  # C and
-    push_rate: float = 0.0  # q: push-sum disagreement after t steps is at most C qᵗ
-    least_weight: float = 1.0  # δ, the smallest push-sum weight that is met
-    rho: float = 0.0  # ρ, radius of the perturbation
-    momentum: float = 0.0  # α
-    penalty: float = 10.0  # λ of DFedADMM
-    pull: float = 0.0  # ‖D − E‖₂ of Local G-ECL: α times the largest eigenvalue of the graph's Laplacian
-    warm_start: int = 0  # r̃ of Local G-ECL
-    symmetric: bool = True  # W, and the same in all rounds
-    columns: bool = True  # what a client sends out sums to one
-    everyone: bool = True  # takes part in every round
+    #: m.
+    clients: int
+    #: K, local steps in a round.
+    steps: float
+    #: T.
+    rounds: int
+    #: η, the same in all rounds.
+    lr: float
+    #: f(x⁰) − f*.
+    gap: float
+    #: L.
+    smoothness: float
+    #: Gradient noise: E‖∇F_i(x; ξ) − ∇f_i(x)‖² ≤ σ_l².
+    sigma_l: float
+    #: Heterogeneity: (1/m) Σ‖∇f_i(x) − ∇f(x)‖² ≤ σ_g².
+    sigma_g: float
+    #: B: ‖∇f_i(x)‖ ≤ B.
+    gradient: float
+    #: ‖x⁰‖.
+    x0: float = 0.0
+    #: The second largest |eigenvalue| of W.
+    lambda_: float = 0.0
+    #: Q.
+    gossip_steps: int = 1
+    #: C and q: the push-sum disagreement after t steps is at most C qᵗ.
+    push_factor: float = 1.0
+    push_rate: float = 0.0
+    #: δ, the smallest push-sum weight that occurs.
+    least_weight: float = 1.0
+    #: ρ, the radius of the perturbation.
+    rho: float = 0.0
+    #: α.
+    momentum: float = 0.0
+    #: λ of DFedADMM.
+    penalty: float = 10.0
+    #: ‖D − E‖₂ of Local G-ECL: α times the largest eigenvalue of the graph's Laplacian.
+    pull: float = 0.0
+    #: r̃ of Local G-ECL.
+    warm_start: int = 0
+    #: W is symmetric, and the same in all rounds.
+    symmetric: bool = True
+    #: The columns of W sum to one.
+    columns: bool = True
+    #: Every client takes part in every round.
+    everyone: bool = True
 
     @property
     def p(self) -> float:
-        """How much of the squared disagreement one mixing removes: 1 − λ²."""
+        """The share of the squared disagreement that one mixing removes: 1 − λ²."""
         return 1 - self.lambda_**2
 
     def on_the_complete_graph(self) -> "Constants":
-        """The same where everyone hears everyone."""
+        """The same constants on the complete graph."""
         return replace(self, lambda_=0.0, push_factor=1.0, push_rate=0.0, least_weight=1.0)
 
 
 class Term(NamedTuple):
-    """One summand of a bound: what it comes from, its formula, its value."""
+    """One term of a bound: its cause, its formula, its value."""
 
     kind: Kind
     formula: str
@@ -78,19 +101,19 @@ class Term(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """What a theorem asks for, and whether it is so."""
+    """An assumption of a theorem, and whether it holds."""
 
     text: str
     holds: bool
 
 
 class Undefined(Exception):
-    """A bound has no value here; the message says why."""
+    """A bound has no value for these constants; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Theorem:
-    """A paper's theorem: what it asks for, what it then bounds, and the nearest setting it allows."""
+    """A paper's theorem: its assumptions, its bound, and the nearest setting that satisfies the assumptions."""
 
     name: str
     place: str
@@ -101,13 +124,14 @@ class Theorem:
     terms: Callable[[Constants], list[Term]]
     up_to_a_constant: bool = False
 
-    def speaks_of(self, method: Method) -> bool:
-        """Whether the method is the theorem's or a special case; DFedADMM's proof has the old dual in the message."""
-        return type(method) in self.covers and getattr(method, "dual", "old") == "old"
+    def applies_to(self, method: Method) -> bool:
+        """Whether the method is the theorem's or a special case of it. DFedADMM's proof needs the old dual."""
+        new_dual = isinstance(method, AlternatesDirections) and method.dual == "new"
+        return type(method) in self.covers and not new_dual
 
 
 def phi(lambda_: float, clients: int, gossip_steps: int) -> float:
-    """Φ(λ, m, Q) = (λ^Q + 1) / ((1−λ)² m^(2(Q−1))) + (λ^Q + 1) / (1−λ^Q)²; what the graph costs DFedSAM.
+    """Φ(λ, m, Q) = (λ^Q + 1) / ((1−λ)² m^(2(Q−1))) + (λ^Q + 1) / (1−λ^Q)²: the graph in DFedSAM's bound.
 
     >>> phi(0.0, clients=8, gossip_steps=1), phi(0.5, clients=8, gossip_steps=1)
     (2.0, 12.0)
@@ -118,7 +142,7 @@ def phi(lambda_: float, clients: int, gossip_steps: int) -> float:
 
 
 def over(above: float, below: float) -> float:
-    """A ratio that may be infinite: clients that never agree have λ = 1."""
+    """A ratio that may be infinite: λ = 1 if clients never agree."""
     if below == 0:
         return math.inf if above else 0.0
     return above / below
@@ -135,12 +159,12 @@ def at_most(formula: str, limit: float, value: float) -> Condition:
 
 
 def symmetric_graph(c: Constants) -> list[Condition]:
-    """What three of the theorems ask of the graph."""
+    """The assumption of three theorems on the graph."""
     return [Condition("one symmetric graph in all rounds", c.symmetric), *all_take_part(c)]
 
 
 def all_take_part(c: Constants) -> list[Condition]:
-    """No theorem here knows of clients that sit out."""
+    """No theorem here covers partial participation."""
     return [Condition("every client in every round", c.everyone)]
 
 
@@ -188,7 +212,7 @@ DFEDSAM = Theorem(
 
 
 def gecl_limits(c: Constants) -> dict[str, float]:
-    """Lemma 2's step size, the theorem's with the constant 1, and the one that an extra pull of the edges asks for."""
+    """The limits on η by formula: Lemma 2's, the theorem's with the constant 1, and that of the pull of the edges."""
     KL = c.steps * c.smoothness
     limits = {"p/(48KL)": over(c.p, 48 * KL), "p²/(KL)": over(c.p**2, KL)}
     if c.pull and c.p < 1:
@@ -285,7 +309,7 @@ def admm_conditions(c: Constants) -> list[Condition]:
 
 
 def admm_allowed(c: Constants) -> Constants:
-    """A step size within the limit, and a penalty that K steps of it can follow."""
+    """A step size within the limit, and a penalty of at most ηK."""
     lr = min(c.lr, admm_limit(c))
     return replace(c, lr=lr, penalty=min(c.penalty, lr * c.steps))
 

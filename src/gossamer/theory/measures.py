@@ -1,8 +1,7 @@
-"""The constants of the theorems, measured on the clients' own data at the model that all of them start from.
+"""The constants of the theorems, measured on the clients' data at the initial model.
 
-A theorem wants bounds that hold everywhere; what is measured here holds at one point. It is the size of things at the
-start, not a guarantee. What is differentiated is what training minimises: the loss and the weight decay, without
-augmentation and dropout.
+The theorems need bounds that hold everywhere; a measurement holds at one point, so it is an estimate and no guarantee.
+The objective is that of training (the loss and the weight decay), without augmentation and dropout.
 """
 
 import math
@@ -23,47 +22,58 @@ from gossamer.models import Parameters, sample_losses
 from gossamer.training import Training
 from gossamer.training.steps import FULL_GRADIENT_BATCH, Objective, with_tape
 
-#: Mini-batches of a client that its gradient noise is measured on: the first ones of the first round.
+#: Mini-batches of each client for the gradient noise: the first ones of the first round.
 NOISE_BATCHES = 5
-#: Samples, over all clients, that the curvature is measured on.
+#: Samples of all clients together for the curvature.
 CURVATURE_SAMPLES = 2000
 CURVATURE_ITERATIONS = 30
 CURVATURE_TOLERANCE = 1e-3
-#: Steps over which the contraction of push-sum is measured, and clients up to which it is.
+#: Steps over which the contraction of push-sum is measured, and the largest number of clients for it.
 PUSH_STEPS, PUSH_CLIENTS = 20, 2000
 NEGLIGIBLE = 1e-9
 
 
 class Measured(NamedTuple):
-    """What the clients' data says at the initial model."""
+    """Measurements on the clients' data at the initial model."""
 
-    loss: float  # f(x⁰), the mean of the clients' mean losses
-    sigma_g: float  # √((1/m) Σ‖∇f_i − ∇f‖²), also called ζ
-    beta: float  # max ‖∇f_i − ∇f‖
-    gradient: float  # max ‖∇f_i‖
-    sigma_l: float  # √ of the mean over clients of E‖mini-batch gradient − ∇f_i‖²
-    sigma_l_largest: float  # the same of the noisiest client
-    smoothness: float  # the largest |curvature|, or what the user said it is
-    x0: float  # ‖x⁰‖
+    #: f(x⁰), the mean of the clients' mean losses.
+    loss: float
+    #: √((1/m) Σ‖∇f_i − ∇f‖²), also called ζ.
+    sigma_g: float
+    #: max ‖∇f_i − ∇f‖.
+    beta: float
+    #: max ‖∇f_i‖.
+    gradient: float
+    #: √ of the mean over clients of E‖mini-batch gradient − ∇f_i‖².
+    sigma_l: float
+    #: The same for the noisiest client.
+    sigma_l_largest: float
+    #: The largest |curvature|, or the user's value.
+    smoothness: float
+    #: ‖x⁰‖.
+    x0: float
 
 
 class Mixing(NamedTuple):
-    """How fast the graph brings clients together, in the terms of the theorems."""
+    """The mixing speed of a graph in the constants of the theorems."""
 
-    rate: float  # λ
-    factor: float  # C
-    least_weight: float  # δ
+    #: λ.
+    rate: float
+    #: C.
+    factor: float
+    #: δ.
+    least_weight: float
 
 
 def measure(work: Training, smoothness: float | None = None) -> Measured:
-    """Everything that can be measured; `smoothness` is taken as given where it is."""
+    """All measurements; `smoothness` is estimated unless it is given."""
     work.model.template.eval()
     x = work.model.initial
     clients = range(len(work.batches.client_rows))
     pairs = [gradient_of(work, work.batches.client_rows[client], x) for client in clients]
     loss = math.fsum(pair[1] for pair in pairs) / len(pairs)
     if not math.isfinite(loss):
-        raise ExperimentError("the loss of the initial model is not finite, so nothing can be said of its gradients")
+        raise ExperimentError("the loss of the initial model is not finite, so its gradients cannot be measured")
     if loss < 0:
         raise ExperimentError(f"loss: is {loss:g} at the initial model; the bounds need a loss that is never negative")
     gradients = torch.stack([pair[0] for pair in pairs])
@@ -122,12 +132,12 @@ def noise_of(work: Training, client: int, gradient: Tensor, x: Tensor) -> float:
 
 def largest_curvature(work: Training, x: Tensor) -> float:
     """The largest |eigenvalue| of the Hessian of f at x, by power iteration on up to 2000 samples."""
-    parts = work.batches.client_rows
-    most = max(1, CURVATURE_SAMPLES // len(parts))
-    chosen = [part[:: -(-len(part) // most)] if len(part) else part for part in parts]
-    weights = [np.full(len(part), 1 / (len(parts) * max(1, len(part)))) for part in chosen]
+    client_rows = work.batches.client_rows
+    most = max(1, CURVATURE_SAMPLES // len(client_rows))
+    chosen = [rows[:: -(-len(rows) // most)] if len(rows) else rows for rows in client_rows]
+    weights = [np.full(len(rows), 1 / (len(client_rows) * max(1, len(rows)))) for rows in chosen]
     pieces = list(objectives(work, np.concatenate(chosen), torch.from_numpy(np.concatenate(weights)).to(x)))
-    start = np.random.default_rng(0).standard_normal(len(x))  # fixed, so that it says the same every time
+    start = np.random.default_rng(0).standard_normal(len(x))  # fixed: the estimate is reproducible
     direction = torch.from_numpy(start).to(x)
     found = 0.0
     for _ in range(CURVATURE_ITERATIONS):
@@ -143,8 +153,8 @@ def largest_curvature(work: Training, x: Tensor) -> float:
         direction = image
     if found == 0:
         raise ExperimentError(
-            "the loss shows no curvature at the initial model: it is linear there, or cannot be differentiated twice; "
-            "say what its smoothness is with --smoothness"
+            "the loss has no curvature at the initial model: it is linear there, or cannot be differentiated twice; "
+            "set the smoothness with --smoothness"
         )
     return found
 
@@ -160,7 +170,7 @@ def hessian_times(objective: Objective, x: Tensor, direction: Tensor) -> Tensor:
     except (RuntimeError, NotImplementedError) as error:
         raise ExperimentError(
             f"the model cannot be differentiated twice ({error}), so its smoothness cannot be estimated: "
-            "say what it is with --smoothness"
+            "set it with --smoothness"
         ) from None
     return torch.zeros_like(x) if image is None else image
 
@@ -170,7 +180,7 @@ def mixing_of(network: Network, summary: GraphSummary) -> Mixing:
     if network.has_server:
         return Mixing(0.0, 1.0, 1.0)
     rate = summary.lambda_
-    if summary.period != 1:  # a step alone may leave clients apart that later steps bring together
+    if summary.period != 1:  # one step alone need not connect all clients
         rate = summary.lambda_ if summary.contraction is None else summary.contraction
         rate = 1 - 1 / summary.exact_after if summary.exact_after else rate
     if rate is None:
@@ -181,7 +191,7 @@ def mixing_of(network: Network, summary: GraphSummary) -> Mixing:
 def push_sum_constants(network: Network, rate: float) -> tuple[float, float]:
     """The least C with ‖W⁻¹ P_t … P_1 − 11ᵀ/n‖ ≤ C qᵗ, and the least push-sum weight, both over the first steps."""
     n = network.clients
-    if not network.claims.columns:  # there is no push-sum on such weights, so no constants of it
+    if not network.claims.columns:  # push-sum is not defined for such weights
         return float("nan"), float("nan")
     if network.claims.symmetric or n > PUSH_CLIENTS:
         return 1.0, 1.0

@@ -1,4 +1,4 @@
-"""The theorems applied to an experiment: what each bound is made of, whether it holds, and what would help."""
+"""The theorems applied to an experiment: the terms of each bound, whether its assumptions hold, and what would help."""
 
 import math
 from collections.abc import Iterator
@@ -12,11 +12,15 @@ from gossamer.errors import ExperimentError
 from gossamer.experiment import Experiment
 from gossamer.experiment.preparation import prepare
 from gossamer.graphs import GraphSummary, summarise
-from gossamer.methods import DFedADMM
+from gossamer.methods import DFedADMM, QGDSGDm
+from gossamer.methods.dfedadmm import AlternatesDirections
+from gossamer.methods.dfedavg import LocalMomentumSGD
+from gossamer.methods.dfedsam import LocalSAM
+from gossamer.methods.g_ecl import StepsFromAggregated, TracksGradients
+from gossamer.methods.push_sum import PushesWithMomentum
 from gossamer.system.threads import on_threads
 from gossamer.theory.bounds import (
     DFEDSAM,
-    LOCAL_G_ECL,
     THEOREMS,
     Condition,
     Constants,
@@ -30,7 +34,7 @@ from gossamer.theory.bounds import (
 from gossamer.theory.measures import Measured, measure, mixing_of, pull_of
 from gossamer.training import Training
 
-#: What makes a term smaller.
+#: What reduces the terms of each kind.
 ADVICE = {
     "start": "more rounds would help most",
     "noise": "larger mini-batches would help most",
@@ -51,7 +55,7 @@ class Values:
     terms: tuple[Term, ...]
     #: The bound with the same constants on the complete graph.
     complete: float | None
-    #: Why there is no value, if there is none.
+    #: The reason if there is no value.
     undefined: str | None = None
 
     @property
@@ -60,7 +64,7 @@ class Values:
         return None if self.undefined else total(self.terms)
 
     def share(self, term: Term) -> float | None:
-        """A term's part of the bound."""
+        """A term's share of the bound."""
         whole = self.total
         if whole == 0:
             return 0.0
@@ -69,7 +73,7 @@ class Values:
 
 @dataclass(frozen=True)
 class Bound:
-    """A theorem applied to an experiment: at its own step size and, where that is refused, at the nearest allowed."""
+    """A theorem applied to an experiment: at its step size and, if that is too large, at the nearest allowed one."""
 
     theorem: Theorem
     covers: bool
@@ -83,41 +87,41 @@ class Bound:
         return all(condition.holds for condition in self.conditions)
 
     @property
-    def speaking(self) -> Values:
-        """The values to go by."""
+    def best_values(self) -> Values:
+        """The values at the nearest allowed setting, or those of the experiment if it is allowed."""
         return self.allowed or self.here
 
     @property
     def dominant(self) -> Kind | None:
-        """The cause of most of the bound."""
+        """The kind of terms with the largest sum."""
         causes: dict[Kind, float] = {}
-        for term in self.speaking.terms:
+        for term in self.best_values.terms:
             causes[term.kind] = causes.get(term.kind, 0.0) + term.value
         return max(causes, key=lambda kind: causes[kind], default=None)
 
     @property
     def verdict(self) -> str:
-        """What dominates, and what would help."""
-        values = self.speaking
+        """The dominant kind of terms, and what would reduce it."""
+        values = self.best_values
         whole, kind = values.total, self.dominant
         if whole is None or kind is None:
             return f"no value: {values.undefined}"
         if not math.isfinite(whole):
             return "infinite: clients on this graph never agree"
         if whole == 0:
-            return "nothing is left to reach"
+            return "the bound is 0"
         share = math.fsum(term.value for term in values.terms if term.kind == kind) / whole
         gossip = " or more gossip steps" if self.theorem is DFEDSAM else ""
         advice = ADVICE[kind].replace("graph would", f"graph{gossip} would")
         left = 1.0 if values.complete is None else values.complete / whole
         if kind == "graph" and left > 0.5:
-            advice = "but the graph is not to blame: more rounds or a smaller step size would help more"
+            advice = "but the complete graph would be little better: more rounds or a smaller step size would help more"
         word = "dominates" if share >= 0.5 else "is the largest"
         text = f"the {kind} term {word}: {percent(share)} — {advice}"
         return text if left > 0.995 else f"{text}; the complete graph would leave {percent(left)} of the bound"
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON."""
+        """All fields, ready for JSON."""
         return {
             "method": self.theorem.name,
             "theorem": self.theorem.place,
@@ -135,7 +139,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Theory:
-    """What the theory says of an experiment."""
+    """Constants, measurements and bounds of an experiment."""
 
     graph: GraphSummary
     constants: Constants
@@ -149,7 +153,7 @@ class Theory:
         return phi(self.constants.lambda_, self.constants.clients, self.constants.gossip_steps)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON; what is infinite or undefined is null."""
+        """All fields, ready for JSON; infinite and undefined values are null."""
         constants = {key.rstrip("_"): finite(value) for key, value in asdict(self.constants).items()}
         return {
             "graph": {
@@ -202,24 +206,26 @@ def analyse(experiment: Experiment, data_dir: Path | None = None, smoothness: fl
         push_factor=mixing.factor,
         push_rate=mixing.rate,
         least_weight=mixing.least_weight,
-        rho=getattr(method, "rho", 0.0),
-        momentum=getattr(method, "momentum", 0.0),
-        penalty=getattr(method, "penalty", DFedADMM().penalty),
-        pull=pull_of(work.network, getattr(method, "alpha", 0.0) if LOCAL_G_ECL.speaks_of(method) else 0.0),
-        warm_start=getattr(method, "warm_start", 0),
+        rho=method.rho if isinstance(method, LocalSAM | AlternatesDirections | PushesWithMomentum) else 0.0,
+        momentum=method.momentum if isinstance(method, LocalMomentumSGD | PushesWithMomentum | QGDSGDm) else 0.0,
+        penalty=method.penalty if isinstance(method, AlternatesDirections) else DFedADMM().penalty,
+        pull=pull_of(work.network, method.alpha if isinstance(method, TracksGradients) else 0.0),
+        warm_start=method.warm_start if isinstance(method, StepsFromAggregated) else 0,
         symmetric=(claims.symmetric and graph.period == 1) or work.network.has_server,
         columns=claims.columns or work.network.has_server,
         everyone=work.network.share(0) == 1,
     )
-    bounds = tuple(evaluate(theorem, constants, theorem.speaks_of(method)) for theorem in THEOREMS)
+    bounds = tuple(evaluate(theorem, constants, theorem.applies_to(method)) for theorem in THEOREMS)
     notes = list(notes_on(work, graph, smoothness))
     if not any(bound.covers for bound in bounds):
-        notes.insert(0, "no theorem here is about this method: the bounds say what its data and graph mean to others")
+        notes.insert(
+            0, "no theorem here covers this method: the bounds are those of other methods on its data and graph"
+        )
     return Theory(graph, constants, measured, bounds, tuple(notes))
 
 
 def evaluate(theorem: Theorem, constants: Constants, covers: bool = False) -> Bound:
-    """A theorem with these constants."""
+    """A theorem applied to these constants."""
     conditions = tuple(theorem.conditions(constants))
     allowed = theorem.allowed(constants)
     nearest = None if allowed == constants else values_of(theorem, allowed)
@@ -227,7 +233,7 @@ def evaluate(theorem: Theorem, constants: Constants, covers: bool = False) -> Bo
 
 
 def values_of(theorem: Theorem, c: Constants) -> Values:
-    """The terms of a theorem, or why they have no value."""
+    """The terms of a theorem, or the reason why they have no value."""
     try:
         terms = tuple(theorem.terms(c))
         return Values(c.lr, c.penalty, terms, total(theorem.terms(c.on_the_complete_graph())))
@@ -238,7 +244,7 @@ def values_of(theorem: Theorem, c: Constants) -> Values:
 
 
 def notes_on(work: Training, graph: GraphSummary, smoothness: float | None) -> Iterator[str]:
-    """What a reader of the numbers must know."""
+    """Notes on how the numbers are to be read."""
     if smoothness is None:
         yield "L is a local estimate, at the initial model only; --smoothness sets it"
     steps = work.batches.steps[work.batches.steps > 0]
@@ -253,10 +259,10 @@ def notes_on(work: Training, graph: GraphSummary, smoothness: float | None) -> I
         yield f"the graph changes and is exact after {m} steps: λ = 1 − 1/{m} stands for it"
     elif graph.period != 1:
         yield "the graph changes: λ is what one of its steps leaves of the disagreement, all steps taken together"
-    if not hasattr(work.method, "penalty"):
+    if not isinstance(work.method, AlternatesDirections):
         yield f"the method has no penalty: λ = {DFedADMM().penalty:g}, the default of dfedadmm, in DFedADMM's bound"
     if work.clip is not None:
-        yield "gradients are clipped in training; no theorem knows of it"
+        yield "gradients are clipped in training, which no theorem covers"
 
 
 def values_dict(values: Values) -> dict[str, Any]:
@@ -274,12 +280,12 @@ def values_dict(values: Values) -> dict[str, Any]:
 
 
 def finite(value: Any) -> Any:
-    """JSON has no infinity."""
+    """None for infinity and NaN, which JSON does not have."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def percent(share: float) -> str:
-    """A share as a person reads it.
+    """A share in per cent.
 
     >>> percent(0.834), percent(0.0004), percent(0.0), percent(0.9999)
     ('83 %', '< 1 %', '0 %', '> 99 %')
