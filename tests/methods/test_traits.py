@@ -1,6 +1,6 @@
 """A method's optional members: read in one place, refused where they are misspelt, wrong or half there."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def a_method(**members: Any) -> Any:
 def test_a_plain_class_has_the_defaults() -> None:
     traits = traits_of(a_method())
     assert (traits.gossip_steps, traits.local_work, traits.weight_decay, traits.needs) == (1, None, "experiment", ())
-    assert not (traits.draws or traits.shares_loss or traits.needs_equal_steps or traits.may_miss_messages)
+    assert not any((traits.draws, traits.shares_loss, traits.needs_equal_steps, traits.may_miss_messages))
     assert traits.codec is traits.opening is traits.weight is traits.refuse is traits.default_graph is None
     message = {"x": torch.ones(2)}
     assert traits.encoded(message) is traits.decoded(message) is message
@@ -126,7 +126,7 @@ def test_half_a_pair_is_refused(have: str, lack: str) -> None:
 
 def test_what_is_no_method_is_refused_with_what_it_lacks() -> None:
     class Half:
-        sends = {"x": "average"}
+        sends: ClassVar = {"x": "average"}
 
         def step(self) -> None: ...
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 from pydantic.fields import FieldInfo
 
 from gossamer.experiment import CATALOGS, Evaluate, Experiment, plain
-from gossamer.methods import METHODS, costs, families, graph_needed, model_sizes
+from gossamer.methods import METHODS, Traits, costs, families, graph_needed, model_sizes
 from gossamer.parts import Catalog, parameters_of, summary_of
 
 HEADINGS = {
@@ -82,6 +82,11 @@ graph = ["ring", "exponential"]
 """
 
 
+#: The lines around the generated table of `docs/methods.md`.
+MEMBERS_BEGIN = "<!-- Written by `make docs` from `Traits` in src/gossamer/methods/contract.py. -->"
+MEMBERS_END = "<!-- End of what `make docs` writes. -->"
+
+
 class Row(NamedTuple):
     """One line of a table of keys or parameters."""
 
@@ -131,7 +136,33 @@ def method_list() -> str:
     return "\n".join(lines)
 
 
-PAGES = {"experiment.md": experiment_reference, "method-list.md": method_list}
+def member_table() -> str:
+    """The optional members of a method, as the table of `docs/methods.md`."""
+    lines = ["| member | default | meaning | used by |", "|---|---|---|---|"]
+    for name, field in _fields(Traits):
+        default = "" if field.default is None else f"`{field.default!r}`"
+        users = {method for method, maker in METHODS.items() if name in dir(maker)}
+        lines.append(f"| `{name}` | {default} | {_parameter((name, field)).meaning} | {_methods(users)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _methods(names: set[str]) -> str:
+    """Some methods in few words: whole families by their name."""
+    if names == set(METHODS):
+        return "all"
+    words = []
+    for family, members in families().items():
+        whole = len(members) > 1 and names >= set(members)
+        words += [family] if whole else [f"`{name}`" for name in members if name in names]
+    return ", ".join(words)
+
+
+def generated(docs: Path) -> dict[str, str]:
+    """The text of every page in a folder of docs that is generated, or has a generated table, by its name."""
+    methods = (docs / "methods.md").read_text(encoding="utf-8")
+    before, rest = methods.split(MEMBERS_BEGIN)
+    page = f"{before}{MEMBERS_BEGIN}\n\n{member_table()}\n{MEMBERS_END}{rest.split(MEMBERS_END)[1]}"
+    return {"experiment.md": experiment_reference(), "method-list.md": method_list(), "methods.md": page}
 
 
 def _catalog(key: str, catalog: Catalog) -> str:
@@ -232,8 +263,9 @@ def _table(first: str, rows: Iterable[Row]) -> str:
 
 def main() -> None:
     """Write the generated pages into the folder given."""
-    for name, write in PAGES.items():
-        (Path(sys.argv[1]) / name).write_text(write(), encoding="utf-8")
+    docs = Path(sys.argv[1])
+    for name, text in generated(docs).items():
+        (docs / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
