@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import tempfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +16,39 @@ os.environ.setdefault("GOSSAMER_WORKERS", "1")  # tests that want more say so
 # Started in the background, this process would not hear Ctrl-C, nor would those it starts; some tests press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 startup.put_off_compiler()  # as the command does
+
+#: Files and folders of tests that start processes, compile steps or train for long; so do all that use `spawn`.
+SLOW = (
+    "bench",
+    "commands/test_compare.py",
+    "commands/test_network.py",
+    "commands/test_network_demo.py",
+    "commands/test_resume.py",
+    "commands/test_run.py",
+    "commands/test_show.py",
+    "commands/test_startup.py",
+    "commands/test_torchrun.py",
+    "commands/test_workers.py",
+    "docs",
+    "laws/test_convergence.py",
+    "laws/test_push_sum.py",
+    "methods/test_learning.py",
+    "packaging",
+    "peers/test_namespaces.py",
+    "peers/test_network.py",
+    "peers/tools",
+    "peers/wire",
+    "workers",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the slow tests."""
+    here = Path(__file__).parent
+    slow = [here / name for name in SLOW]
+    for item in items:
+        if "spawn" in getattr(item, "fixturenames", ()) or any(item.path.is_relative_to(path) for path in slow):
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 import command_line
 
-#: The fixtures of `tests/cli`, for this module alone.
+#: The fixtures of `tests/commands`, for this module alone.
 place, gossamer, refused = command_line.place, command_line.gossamer, command_line.refused
 settings = command_line.settings_fixture
 

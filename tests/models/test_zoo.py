@@ -46,6 +46,7 @@ def digits_as_photographs(per: int) -> Dataset:
     return per_client([(images[i::4], targets[i::4]) for i in range(4)], classes=10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_learns_a_real_batch_on_four_clients(name: str) -> None:
     lr = 0.01 if name in ("vgg-11", "resnet-18") else 0.05

@@ -17,7 +17,6 @@ PIP = ["-m", "pip", "--disable-pip-version-check", "--quiet"]
 OWN = """
 class Halved:
     sends = {"x": "average"}
-    laws = ()
 
     def init(self, x0):
         return {"x": x0}

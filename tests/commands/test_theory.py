@@ -1,33 +1,24 @@
 """`gossamer theory` as a user calls it."""
 
 import json
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from gossamer.commands.app import app
 from gossamer.terminal import console
 
-SMALL = ["clients=4", "rounds=3", 'dataset={name="digits", train_samples=200}', "model=softmax", "local_steps=2"]
+Command = Callable[..., Any]
+Settings = Callable[..., list[str]]
 Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+def call(gossamer: Command, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """`gossamer theory` of a small experiment, on a terminal of 80 columns."""
     for stream in (console.out, console.err):
         monkeypatch.setattr(stream, "width", 80)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["gossamer", "theory", *(f"--set={each}" for each in SMALL), *arguments])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            app()
-        printed = capsys.readouterr()
-        return int(stop.value.code or 0), printed.out, printed.err
-
-    return run
+    return lambda *arguments: gossamer("theory", *settings(batch_size=None), *arguments)
 
 
 @pytest.mark.parametrize("method", ["dfedsam", "dfedsgpsm", "dfedadmm-sam", "local-g-ecl"])
