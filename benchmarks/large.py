@@ -26,7 +26,7 @@ from rich.table import Table
 from benchmarks.run import measured_by
 from gossamer import Experiment, simulate
 from gossamer.data import Dataset, Samples, Scaling
-from gossamer.experiment.preparation import Prepared
+from gossamer.experiment.preparation import PreparedExperiment
 from gossamer.simulation import Metrics
 from gossamer.system.machine import usable_cores
 from gossamer.system.words import size
@@ -64,7 +64,7 @@ class Watch:
         self.peak = 0
         threading.Thread(target=self._look, daemon=True).start()
 
-    def start(self, prepared: Prepared, how: str, done: int) -> None:
+    def start(self, prepared: PreparedExperiment, how: str, done: int) -> None:
         self.start_seconds = time.perf_counter() - self.began
 
     def round(self, metrics: Metrics, timings: Metrics) -> None:

@@ -15,7 +15,7 @@ from gossamer import Experiment, simulate
 from gossamer.data import Augmentation, Dataset, Samples, Scaling
 from gossamer.engines.steps.compiled import kept_steps
 from gossamer.engines.steps.fingerprint import fingerprint
-from gossamer.experiment.preparation import Prepared
+from gossamer.experiment.preparation import PreparedExperiment
 from gossamer.methods import DFedAvg, Local, Round, State
 from gossamer.methods.local import Gradient
 from gossamer.simulation import Metrics, Run, Silent
@@ -51,7 +51,7 @@ class Listening(Silent):
     def preparing(self, what: str) -> None:
         self.prepared.append(what)
 
-    def start(self, prepared: Prepared, how: str, done: int) -> None:
+    def start(self, prepared: PreparedExperiment, how: str, done: int) -> None:
         self.how = how
 
     def say(self, message: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gossamer.bench.memory import memory_peak, settle_memory
 from gossamer.experiment import Experiment
-from gossamer.experiment.preparation import Prepared
+from gossamer.experiment.preparation import PreparedExperiment
 from gossamer.simulation import Metrics, simulate
 from gossamer.training import Training
 
@@ -66,7 +66,7 @@ class EngineTimer:
         self.steps: list[int] = []
         self.rounds: list[RoundSeconds] = []
 
-    def start(self, prepared: Prepared, how: str, done: int) -> None:
+    def start(self, prepared: PreparedExperiment, how: str, done: int) -> None:
         self.training, self.how = prepared.training, how
         self.began = self.resumed = time.perf_counter()
 

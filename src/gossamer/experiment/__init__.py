@@ -1,4 +1,4 @@
-"""What is computed: the schema of an experiment, and its live parts."""
+"""Experiments: the schema, compatibility checks, and preparation for a run."""
 
 from gossamer.experiment.schema import (
     CATALOGS,

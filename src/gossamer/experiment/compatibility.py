@@ -1,4 +1,4 @@
-"""Whether a method can run on a graph, said before anything runs."""
+"""Whether a method can run on a graph; checked before a run starts."""
 
 from typing import get_args
 
@@ -7,12 +7,12 @@ from gossamer.graphs import Network
 from gossamer.methods import METHODS, Method, Need, Operator, Setting, bind, traits_of
 
 
-def misfit(method: Method, network: Network) -> str | None:
-    """What a method needs that the graph does not give; None if it fits."""
+def incompatibility(method: Method, network: Network) -> str | None:
+    """The requirement of a method that the graph does not meet; None if it meets all."""
     traits = traits_of(method)
     lacks = [lack for operator in method.sends.values() if (lack := _operator_lacks(operator, network))]
     if traits.codec and traits.gossip_steps > 1:
-        lacks.append("packs what a client sends, and what is mixed already cannot be packed for a second gossip step")
+        lacks.append("encodes its messages, and a mixed message cannot be encoded again for a second gossip step")
     lacks += [lack for need in traits.needs if (lack := _need_lacks(need, network))]
     return lacks[0] if lacks else None
 
@@ -26,13 +26,13 @@ def _operator_lacks(operator: Operator, network: Network) -> str | None:
     if operator == "server":
         return None if server else "needs a server (graph 'server')"
     if server:
-        return "talks to neighbours and has no use for a server"
+        return "exchanges messages with neighbours, which a server does not have"
     if operator == "average" and not claims.rows:
         return "averages, which needs weights whose rows sum to one"
     if operator in ("push", "deliver") and not claims.columns:
         return "pushes shares, which needs weights whose columns sum to one"
     if operator in ("push", "deliver") and not claims.self_loops:
-        return "keeps a share of its own, which needs self loops"
+        return "keeps a share of its own message, which needs self loops"
     return None
 
 
@@ -45,18 +45,18 @@ def _need_lacks(need: Need, network: Network) -> str | None:
         return "needs weights whose rows and columns sum to one (weights='metropolis' gives them)"
     if need == "static" and network.period != 1:
         return "needs a graph that stays the same in every round"
-    if need == "everyone" and not claims.columns:  # a server that calls some leaves the others without weight
+    if need == "everyone" and not claims.columns:  # the columns of clients that a server does not call are zero
         return "needs every client in every round (participation=1)"
     return None
 
 
-def check_fit(method: Method, network: Network) -> None:
-    """Refuse a method on a graph that it is not defined for, naming the methods that would do."""
+def check_compatibility(method: Method, network: Network) -> None:
+    """Refuse a method on a graph that it is not defined for. The error names the methods that can run on it."""
     setting = Setting(server=network.has_server, shapes=())
-    if lack := misfit(bind(method, setting), network):
+    if lack := incompatibility(bind(method, setting), network):
         known = {name: bind(METHODS.build(name), setting) for name in METHODS}
         name = next((n for n, maker in METHODS.items() if type(method) is maker), type(method).__name__)
-        would_do = [n for n, one in known.items() if not misfit(one, network)]
+        would_do = [n for n, one in known.items() if not incompatibility(one, network)]
         raise ExperimentError(
             f"method '{name}' cannot run on graph '{network.name}': it {lack}. "
             f"Methods that can: {', '.join(would_do) or 'none of the built-in ones'}."

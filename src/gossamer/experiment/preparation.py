@@ -1,6 +1,6 @@
-"""From the description of an experiment to its live parts, checked and fitting each other.
+"""From the description of an experiment to the objects of a run, checked against each other.
 
-Whoever runs clients starts here: the simulator, a peer, the theory's measurements.
+Used by the simulation, by peers and by the theory's measurements.
 """
 
 import os
@@ -23,7 +23,7 @@ from gossamer.data import (
 )
 from gossamer.errors import ExperimentError
 from gossamer.experiment import Experiment
-from gossamer.experiment.compatibility import check_fit
+from gossamer.experiment.compatibility import check_compatibility
 from gossamer.graphs import as_graph, check
 from gossamer.methods import Setting, bind, traits_of
 from gossamer.models import build_model, make_module
@@ -33,21 +33,21 @@ from gossamer.training import Training
 from gossamer.workers import launched_from_outside
 
 
-class Prepared(NamedTuple):
-    """The live parts of an experiment, checked and fitting each other."""
+class PreparedExperiment(NamedTuple):
+    """An experiment with its training and its partition, checked."""
 
     experiment: Experiment
     training: Training
     partition: PartitionSummary
 
 
-def prepare(experiment: Experiment, data_dir: Path | None = None) -> Prepared:
-    """Turn an experiment into its live parts; whatever does not fit is refused here, before anything runs."""
+def prepare(experiment: Experiment, data_dir: Path | None = None) -> PreparedExperiment:
+    """Build and check everything that a run needs; incompatible settings are refused here, before a run starts."""
     device, dtype = as_device(experiment.device), getattr(torch, experiment.dtype)
     with user_code("graph"):
         network = as_graph(experiment.graph_or_default).bind(experiment.clients, experiment.seed)
         check(network)
-    check_fit(experiment.method, network)
+    check_compatibility(experiment.method, network)
     with user_code("dataset"):
         dataset = on_device(as_dataset(experiment.dataset, data_directory(data_dir)), device)
     if dataset.clients is not None:
@@ -93,16 +93,18 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> Prepared:
         clip=experiment.clip,
         seed=experiment.seed,
     )
-    return Prepared(experiment, training, summarise(client_rows, dataset.train.targets.cpu().numpy(), dataset.classes))
+    return PreparedExperiment(
+        experiment, training, summarise(client_rows, dataset.train.targets.cpu().numpy(), dataset.classes)
+    )
 
 
 def as_device(name: str) -> torch.device:
     """The torch device called `name`, if this machine has it."""
     if name == "cuda" and launched_from_outside():
-        name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"  # one for each process of a machine
+        name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"  # one device for each process of a machine
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device).cpu()  # there and back: the "meta" device holds nothing
+        torch.zeros(1, device=device).cpu()  # and back: the "meta" device holds no values
     except (RuntimeError, AssertionError) as error:
         reason = str(error).split("\n")[0].split(". ")[0].removesuffix(".")
         raise ExperimentError(f"device: '{name}' cannot be used here: {reason}. 'cpu' always can.") from None
@@ -110,7 +112,7 @@ def as_device(name: str) -> torch.device:
 
 
 def on_device(dataset: Dataset, device: torch.device) -> Dataset:
-    """All samples where the models are, so that no batch crosses over during training."""
+    """The data set with all samples on the device of the models: no batch is copied there during training."""
 
     def moved(samples: Samples) -> Samples:
         return Samples(samples.inputs.to(device), samples.targets.to(device))

@@ -1,7 +1,7 @@
-"""The one schema of an experiment, the same from TOML and from Python.
+"""The schema of an experiment, the same from TOML and from Python.
 
-An `Experiment` says what is computed and nothing about how: two runs of equal experiments give equal numbers, whatever
-the chunk size, the machine's load, or an interruption in between.
+An `Experiment` decides what is computed, not how: two runs of equal experiments give equal numbers, with any chunk
+size, number of workers or interruption.
 """
 
 import hashlib
@@ -41,8 +41,8 @@ CATALOGS: dict[str, Catalog] = {
 }
 
 
-#: Two keys for one thing: setting one takes the other back.
-OTHER_WORD = {"local_epochs": "local_steps", "local_steps": "local_epochs"}
+#: Two keys for the same quantity: setting one unsets the other.
+ALTERNATIVES = {"local_epochs": "local_steps", "local_steps": "local_epochs"}
 
 
 def _off_is_none(value: Any) -> Any:
@@ -53,7 +53,7 @@ Off = BeforeValidator(_off_is_none)
 
 
 class Checked(BaseModel):
-    """A table of an experiment: no unknown key, no change afterwards, true and false only for switches."""
+    """A table of an experiment: frozen, without unknown keys, with true and false only for switches."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -61,13 +61,13 @@ class Checked(BaseModel):
     @classmethod
     def _no_switch(cls, value: Any, info: ValidationInfo) -> Any:
         switch = cls.model_fields[str(info.field_name)].annotation is bool
-        if isinstance(value, bool) and not switch:  # Python would count true as 1
-            raise ValueError(f"should not be {str(value).lower()}: it is no switch")
+        if isinstance(value, bool) and not switch:  # Python would take true as 1
+            raise ValueError(f"should not be {str(value).lower()}: it is not a switch")
         return value
 
 
 class Evaluate(Checked):
-    """How often what is measured, in rounds; 0 is never. The last round is always measured in full."""
+    """Rounds between measurements; 0 is never. The last round is always measured in full."""
 
     every: int = Field(1, ge=0, description="the averaged model on the test samples, and the consensus distance")
     clients: int = Field(5, ge=0, description="every client's own model on the test samples")
@@ -75,10 +75,10 @@ class Evaluate(Checked):
 
 
 class Experiment(Checked):
-    """Everything that decides the numbers of a run.
+    """All settings that determine the numbers of a run.
 
     A part (method, graph, data set, partition, model, loss) is given by its name, by a table of its name and
-    parameters, by the dotted path of an own one (`package.module:name`), or, in Python, as the object itself.
+    parameters, by the dotted path of a user-defined one (`package.module:name`), or, in Python, as the object itself.
 
     >>> experiment = Experiment(method={"name": "dfedsam", "rho": 0.05}, rounds=3)
     >>> experiment.method
@@ -115,7 +115,7 @@ class Experiment(Checked):
     evaluate: Evaluate = Field(Evaluate(), description="how often what is measured")
     checkpoint_every: int = Field(10, ge=0, description="rounds between checkpoints; 0: only at the end")
 
-    #: What built a part that cannot say so itself: the dotted path of a plain class or of a finished object.
+    #: The user's spec of parts that cannot be described from the object alone, such as an imported instance.
     _given: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     def __init__(self, /, **values: Any) -> None:
@@ -131,7 +131,7 @@ class Experiment(Checked):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.local_epochs is not None and self.local_steps is not None:
-            raise ValueError("local_epochs and local_steps are two ways to say one thing: set one of them")
+            raise ValueError("local_epochs and local_steps exclude each other: set one of them")
         traits_of(self.method)  # what is no method, or has a wrong member, is refused
         if not callable(self.loss):
             raise ValueError(f"loss: expected a name or a function of (outputs, targets) (got {self.loss!r})")
@@ -144,7 +144,7 @@ class Experiment(Checked):
 
     @property
     def local_work(self) -> LocalWork:
-        """Epochs or steps of a round: the method's own if it has any, else what the experiment says."""
+        """Epochs or steps of a round: fixed by the method, or else set by the experiment."""
         if own := self.traits.local_work:
             return own
         if self.local_steps is not None:
@@ -153,7 +153,7 @@ class Experiment(Checked):
 
     @property
     def graph_or_default(self) -> Any:
-        """The graph, or the plainest one that the method runs on."""
+        """The graph, or the default graph of the method."""
         if self.graph is not None:
             return self.graph
         operators = set(self.method.sends.values())
@@ -164,7 +164,7 @@ class Experiment(Checked):
         return GRAPHS.build(name)
 
     def describe(self) -> dict[str, Any]:
-        """The experiment as plain values; a part that only Python can express stays the object it is."""
+        """The experiment as plain values; a part that no file can express stays an object."""
         values: dict[str, Any] = {}
         for key in type(self).model_fields:
             value = getattr(self, key)
@@ -177,7 +177,7 @@ class Experiment(Checked):
         return values
 
     def but(self, changes: Mapping[str, Any] | None = None, **more: Any) -> "Experiment":
-        """The same experiment with some keys changed; `method.rho` reaches into a part.
+        """The same experiment with some keys changed; a dotted key such as `method.rho` sets a parameter of a part.
 
         >>> Experiment(method="dfedsam").but({"method.rho": 0.2, "rounds": 5}).method
         DFedSAM(rho=0.2)
@@ -188,14 +188,14 @@ class Experiment(Checked):
         return Experiment(**values)
 
     def resolved(self) -> dict[str, Any]:
-        """The description with every default that depends on another key spelled out."""
+        """The description, with the defaults that depend on other keys filled in."""
         values = {"graph": GRAPHS.describe(self.graph_or_default)} | self.describe()
         if self.traits.local_work is None:
             values |= {f"local_{unit}": n for unit, n in self.local_work._asdict().items() if n is not None}
         return {key: values[key] for key in type(self).model_fields if key in values}  # one order, so one digest
 
     def to_toml(self, *, resolved: bool = True) -> str:
-        """The experiment as a TOML file; an object that no file can express is named, and kept out."""
+        """The experiment as a TOML file; a part that no file can express is replaced by a note of its type."""
         values = self.resolved() if resolved else self.describe()
         for key in CATALOGS:
             if key in values and not is_spec(values[key]):
@@ -211,7 +211,7 @@ class Experiment(Checked):
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The values of a TOML file, with the line of a syntax error."""
+    """The values of a TOML file; a syntax error is reported with its line."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except tomllib.TOMLDecodeError as error:
@@ -223,7 +223,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def load_experiment(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Experiment:
-    """The experiment of a TOML file (or the default one), with some keys set anew."""
+    """The experiment of a TOML file (or the default one), with some keys overridden."""
     values = read_toml(path) if path else {}
     if "sweep" in values:
         raise ExperimentError(f"{path}: has a [sweep], so it is a comparison: run it with 'gossamer compare {path}'")
@@ -241,7 +241,7 @@ def experiment_from(values: dict[str, Any], overrides: Mapping[str, Any] | None,
 
 
 def parse_setting(setting: str) -> tuple[str, Any]:
-    """`key=value` from the command line; the value is read as TOML, and as a plain word where it is none.
+    """`key=value` from the command line; a value that is not valid TOML is taken as a string.
 
     >>> parse_setting("lr=0.05"), parse_setting("method.name=dfedsam"), parse_setting("evaluate={every=2}")
     (('lr', 0.05), ('method.name', 'dfedsam'), ('evaluate', {'every': 2}))
@@ -253,7 +253,7 @@ def parse_setting(setting: str) -> tuple[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """A TOML value, or the text itself where it is none."""
+    """A TOML value, or the text itself if it is not valid TOML."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError):
@@ -261,10 +261,10 @@ def parse_value(text: str) -> Any:
 
 
 def set_key(values: dict[str, Any], key: str, value: Any) -> None:
-    """Set a possibly dotted key; a part given by its bare name becomes a table to take the parameter."""
+    """Set a key, which may be dotted; a part given by its name becomes a table that holds the parameter."""
     first, _, rest = key.partition(".")
-    if first in OTHER_WORD:  # the last word counts: epochs or steps
-        values.pop(OTHER_WORD[first], None)
+    if first in ALTERNATIVES:  # the last one set counts
+        values.pop(ALTERNATIVES[first], None)
     if not rest:
         values[first] = value
         return
@@ -280,7 +280,7 @@ def set_key(values: dict[str, Any], key: str, value: Any) -> None:
 
 
 def refuse_unknown_keys(values: Mapping[str, Any]) -> None:
-    """Name the nearest valid key of each unknown one."""
+    """Refuse an unknown key and name the nearest valid one."""
     for where, known, given in (
         ("", Experiment.model_fields, values),
         ("evaluate.", Evaluate.model_fields, values.get("evaluate")),
@@ -291,12 +291,12 @@ def refuse_unknown_keys(values: Mapping[str, Any]) -> None:
 
 
 def is_spec(value: Any) -> bool:
-    """Whether a file can say it: a name, or a table of a name and parameters."""
+    """Whether a value is a name or a table, which a file can hold."""
     return isinstance(value, str | Mapping)
 
 
 def plain(value: Any) -> Any:
-    """Values as TOML can hold them."""
+    """A value in the types that TOML has."""
     if isinstance(value, Mapping):
         return {key: plain(v) for key, v in value.items() if v is not None}
     if isinstance(value, list | tuple):

@@ -34,7 +34,7 @@ from gossamer.engines import (
 )
 from gossamer.errors import DivergenceError, ExperimentError, RunFolderError
 from gossamer.experiment import Experiment, load_experiment
-from gossamer.experiment.preparation import Prepared, prepare
+from gossamer.experiment.preparation import PreparedExperiment, prepare
 from gossamer.measure import Evaluator, consensus_distance
 from gossamer.models import VectorModel
 from gossamer.parts import in_user_code
@@ -96,7 +96,7 @@ class Observer(Protocol):
     If it has a method `preparing(what)` as well, that is told what takes a while before the first round.
     """
 
-    def start(self, prepared: Prepared, how: str, done: int) -> None:
+    def start(self, prepared: PreparedExperiment, how: str, done: int) -> None:
         """A run is about to do its first round, or to go on after `done` of them."""
 
     def round(self, metrics: Metrics, timings: Metrics) -> None:
@@ -109,7 +109,7 @@ class Observer(Protocol):
 class Silent:
     """The observer that does nothing."""
 
-    def start(self, prepared: Prepared, how: str, done: int) -> None: ...
+    def start(self, prepared: PreparedExperiment, how: str, done: int) -> None: ...
 
     def round(self, metrics: Metrics, timings: Metrics) -> None: ...
 
@@ -283,7 +283,7 @@ def _preparing(observer: Observer) -> Callable[[str], None]:
     return tell
 
 
-def number_of_workers(wanted: int | None, prepared: Prepared, observer: Observer) -> int:
+def number_of_workers(wanted: int | None, prepared: PreparedExperiment, observer: Observer) -> int:
     """How many processes share the clients out among them."""
     experiment = prepared.experiment
     if launched_from_outside():
@@ -341,7 +341,7 @@ def _plan(
 
 
 def _folder(
-    group: Group, path: Path, experiment: Experiment, going_on: bool, prepared: Prepared, plan: ExecutionPlan
+    group: Group, path: Path, experiment: Experiment, going_on: bool, prepared: PreparedExperiment, plan: ExecutionPlan
 ) -> tuple[RunFolder, bool]:
     """The run folder, seen by all workers; and whether it holds a run to go on with."""
     # A launcher tells a restart only to those on the machine of the one that died, and they know where to go on.
@@ -413,7 +413,12 @@ class _Simulation:
     """One run in one worker: the engine, what is measured, and, in the first worker, what is written and said."""
 
     def __init__(
-        self, prepared: Prepared, engine: Stacked, folder: RunFolder | None, options: Options, observer: Observer
+        self,
+        prepared: PreparedExperiment,
+        engine: Stacked,
+        folder: RunFolder | None,
+        options: Options,
+        observer: Observer,
     ) -> None:
         self.prepared = prepared
         self.experiment = prepared.experiment

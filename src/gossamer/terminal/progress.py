@@ -14,7 +14,7 @@ from rich.segment import ControlType
 from rich.text import Text
 
 from gossamer.errors import ExperimentError
-from gossamer.experiment.preparation import Prepared
+from gossamer.experiment.preparation import PreparedExperiment
 from gossamer.simulation import Metrics, Observer
 from gossamer.studies import StudyRun
 from gossamer.terminal.console import err, percent
@@ -35,7 +35,7 @@ class Quiet:
 
     def preparing(self, what: str) -> None: ...
 
-    def start(self, prepared: Prepared, how: str, done: int) -> None: ...
+    def start(self, prepared: PreparedExperiment, how: str, done: int) -> None: ...
 
     def round(self, metrics: Metrics, timings: Metrics) -> None: ...
 
@@ -56,7 +56,7 @@ class PlainLines(Quiet):
     def preparing(self, what: str) -> None:
         _print_plain(f"{self._label}: {what} ...")
 
-    def start(self, prepared: Prepared, how: str, done: int) -> None:
+    def start(self, prepared: PreparedExperiment, how: str, done: int) -> None:
         self._rounds = prepared.experiment.rounds
         if self._verbose:
             _print_plain(f"{self._label}: {opening(prepared)}; clients run {how}")
@@ -94,7 +94,7 @@ class LiveBar(Quiet):
         # The cursor goes back, so that whatever comes next, a bar of a download say, takes the line over.
         err.print(f"[bold]{escape(self._label)}[/] {escape(what)} ...", end="\r", no_wrap=True, overflow="ellipsis")
 
-    def start(self, prepared: Prepared, how: str, done: int) -> None:
+    def start(self, prepared: PreparedExperiment, how: str, done: int) -> None:
         erase_line()
         if self._verbose:
             err.print(f"[dim]{opening(prepared)}; clients run {how}[/]", soft_wrap=True)
@@ -140,7 +140,7 @@ class Several:
         for observer in self._observers:
             observer.preparing(what)
 
-    def start(self, prepared: Prepared, how: str, done: int) -> None:
+    def start(self, prepared: PreparedExperiment, how: str, done: int) -> None:
         for observer in self._observers:
             observer.start(prepared, how, done)
 
@@ -237,7 +237,7 @@ def progress_text(metrics: Metrics) -> str:
     return "  ".join(words)
 
 
-def opening(prepared: Prepared) -> str:
+def opening(prepared: PreparedExperiment) -> str:
     """What is about to run, in one line."""
     training = prepared.training
     return (

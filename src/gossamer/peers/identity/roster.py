@@ -30,7 +30,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from gossamer.errors import ExperimentError, GossamerError, did_you_mean
 from gossamer.experiment import CATALOGS, Checked, Experiment, is_spec, read_toml
-from gossamer.experiment.compatibility import check_fit
+from gossamer.experiment.compatibility import check_compatibility
 from gossamer.graphs import as_graph, check
 from gossamer.methods import METHODS, bind
 from gossamer.methods import Setting as Place
@@ -269,7 +269,7 @@ def _check_method(experiment: Experiment) -> None:
         check(network)
     if network.has_server:
         raise RosterError(f"graph '{network.name}' has a server, and peers have none: take 'ring' or 'exponential'")
-    check_fit(experiment.method, network)
+    check_compatibility(experiment.method, network)
 
 
 def _refuse_unknown(where: str, given: Mapping[str, Any], known: Any) -> None:
