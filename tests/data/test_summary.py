@@ -1,20 +1,12 @@
 import json
-from io import StringIO
 
 import numpy as np
 import pytest
-from rich.console import Console
 
-from gossamer.data import PartitionSummary, draw, summarise, table
+from gossamer.data import PartitionSummary, draw, summarise
 from gossamer.errors import DataError
 
 LABELS = np.array([[4, 0, 0], [1, 1, 2], [0, 0, 0]])
-
-
-def shown(summary):
-    console = Console(file=StringIO(), width=80)
-    console.print(table(summary))
-    return console.file.getvalue()
 
 
 def test_numbers_one_can_check_on_paper():
@@ -40,23 +32,6 @@ def test_nothing_and_values():
     values = summarise([np.arange(2), np.arange(2, 3)], np.array([0.1, 0.2, 0.3]), 1)
     assert values.labels.tolist() == [[2], [1]]
     assert values.heterogeneity == 0
-
-
-def test_table():
-    text = shown(PartitionSummary(LABELS))
-    assert "8 samples, 3 clients" in text
-    assert "heterogeneity 0.38" in text
-    assert "▂▂▄" in text
-    assert "more clients" not in text
-
-
-def test_table_of_many_clients_and_labels_fits_a_terminal():
-    text = shown(PartitionSummary(np.ones((120, 100), int)))
-    assert "and 100 more clients" in text
-    assert "label 0 to 99" in text
-    assert "…" not in text
-    assert "│     19 │" in text
-    assert "│     20 │" not in text
 
 
 @pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")])

@@ -3,10 +3,11 @@
 import json
 
 from gossamer.commands.options import DataDir, File, Json, Picture, Settings, overrides
-from gossamer.data import draw, table
+from gossamer.data import draw
 from gossamer.experiment import load_experiment
 from gossamer.experiment.preparation import prepare
 from gossamer.terminal import console
+from gossamer.terminal.partition_view import partition_table
 
 
 def partition(
@@ -21,7 +22,7 @@ def partition(
     if as_json:
         print(json.dumps(summary.to_dict()))
     else:
-        console.out.print(table(summary))
+        console.out.print(partition_table(summary))
     if out:
         draw(summary, out)
         if not as_json:

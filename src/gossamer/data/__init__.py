@@ -7,7 +7,7 @@ from gossamer.data.client_rows import ClientRows, Indices
 from gossamer.data.files import data_directory
 from gossamer.data.partition import PARTITIONS, check_partition, split
 from gossamer.data.samples import UNSCALED, Dataset, Samples, Scaling, per_client
-from gossamer.data.summary import PartitionSummary, draw, summarise, table
+from gossamer.data.summary import PartitionSummary, draw, summarise
 
 __all__ = [
     "DATASETS",
@@ -31,5 +31,4 @@ __all__ = [
     "per_client",
     "split",
     "summarise",
-    "table",
 ]

@@ -1,4 +1,4 @@
-"""What a partition looks like: who holds how many samples of which label, in numbers, in a table, in a figure."""
+"""The samples of each label that each client holds, in numbers and as a figure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,15 +7,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.table import Table
-from rich.text import Text
 
 from gossamer.data.client_rows import ClientRows
 from gossamer.errors import DataError
 
-BLOCKS = " ▁▂▃▄▅▆▇█"
-ROWS_SHOWN = 20
-COLUMNS_SHOWN = 40  # a hundred labels are drawn three to a block, so that a row fits a terminal
 SUFFIXES = (".png", ".svg", ".pdf")
 
 
@@ -74,37 +69,6 @@ def summarise(client_rows: ClientRows | Sequence[Any], targets: NDArray[Any], cl
         return PartitionSummary(rows.sizes[:, None])
     cells = rows.owners * classes + targets[rows.indices]
     return PartitionSummary(np.bincount(cells, minlength=len(rows) * classes).reshape(len(rows), classes))
-
-
-def table(summary: PartitionSummary) -> Table:
-    """A table for the terminal: one row for each of the first clients, its labels as bars."""
-    clients, classes = summary.labels.shape
-    more = f"and {clients - ROWS_SHOWN:,} more clients\n" if clients > ROWS_SHOWN else ""
-    drawn = Table(
-        title=f"{summary.sizes.sum():,} samples, {clients:,} clients",
-        caption=f"{more}heterogeneity {summary.heterogeneity:.2f}",
-        title_justify="left",
-        caption_justify="left",
-    )
-    drawn.add_column("client", justify="right")
-    drawn.add_column("samples", justify="right")
-    drawn.add_column("labels", justify="right")
-    drawn.add_column(f"label 0 to {classes - 1}", no_wrap=True)
-    rows = zip(summary.sizes, summary.distinct, _bars(summary.labels), strict=True)
-    for client, (size, distinct, bars) in enumerate(rows):
-        if client == ROWS_SHOWN:
-            break
-        drawn.add_row(str(client), f"{size:,}", str(distinct), Text(bars))
-    return drawn
-
-
-def _bars(labels: NDArray[np.int64]) -> list[str]:
-    """A bar for each label (or a few neighbouring ones), all on the scale of the longest."""
-    merged = -(-labels.shape[1] // COLUMNS_SHOWN)
-    counts = np.add.reduceat(labels, np.arange(0, labels.shape[1], merged), axis=1)
-    # Rounded up, so that a single sample shows.
-    heights = np.ceil(counts / max(int(counts.max(initial=0)), 1) * (len(BLOCKS) - 1)).astype(int)
-    return ["".join(BLOCKS[height] for height in row) for row in heights]
 
 
 def draw(summary: PartitionSummary, path: Path) -> None:

@@ -31,7 +31,7 @@ BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 OPENING = """\
 # The experiment, key by key
 
-<!-- Written by `make docs` from the schema in src/gossamer/experiment.py. Change the schema, not this page. -->
+<!-- Written by `make docs` from the schema in src/gossamer/experiment/schema.py. Change the schema, not this page. -->
 
 An experiment is a TOML file, or an `Experiment(...)` in Python. Both are checked by the same schema and take the same
 keys. Every key has a default, so an empty file is a valid experiment. An unknown key, an unknown name or a value out of
