@@ -1,4 +1,4 @@
-"""The curves of one or more runs, side by side: a picture for papers and a page to look around in."""
+"""The curves of one or more runs, side by side: a picture for papers and an interactive page."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,11 +10,9 @@ from gossamer.errors import RunFolderError
 from gossamer.runs.files import replace_file
 from gossamer.runs.record import RunRecord
 
-#: A palette that stays apart for colour-blind readers and in grey print (Okabe and Ito).
+#: A palette that colour-blind readers and grey print can tell apart (Okabe and Ito).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-
-
-#: After the colours have been used once, the lines change: as matplotlib and as plotly call them.
+#: Line styles, by matplotlib's and by plotly's name: the next one is used when all colours have been.
 DASHES = (("-", "solid"), ("--", "dash"), (":", "dot"), ("-.", "dashdot"))
 
 
@@ -63,16 +61,30 @@ def drawn_panels(runs: Mapping[str, Sequence[RunRecord]]) -> list[Panel]:
     return [panel for panel in PANELS if any(curve(records, panel.key) for records in runs.values())]
 
 
+class Layout(NamedTuple):
+    """The panels of a figure, its columns and rows, and the last round on its axes."""
+
+    panels: list[Panel]
+    across: int
+    down: int
+    last: int
+
+
+def layout(runs: Mapping[str, Sequence[RunRecord]]) -> Layout:
+    """At most two panels in a row."""
+    panels = drawn_panels(runs)
+    across = min(2, len(panels))
+    last = max(record.rounds for records in runs.values() for record in records)
+    return Layout(panels, across, -(-len(panels) // across), last)
+
+
 def draw_png(runs: Mapping[str, Sequence[RunRecord]], path: Path, title: str) -> None:
     """The curves as a picture."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    panels = drawn_panels(runs)
-    across = min(2, len(panels))
-    down = -(-len(panels) // across)
-    most = max(record.rounds for records in runs.values() for record in records)
+    panels, across, down, last = layout(runs)
     figure = Figure(figsize=(6.2 * across, 3.9 * down + 0.6), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=13, fontweight="bold", x=0.01, ha="left")
@@ -89,7 +101,7 @@ def draw_png(runs: Mapping[str, Sequence[RunRecord]], path: Path, title: str) ->
                 axes.fill_between(line.rounds, line.low, line.high, color=colour, alpha=0.15, linewidth=0)
         axes.set_title(panel.title, fontsize=10.5, loc="left")
         axes.set_xlabel("round")
-        axes.set_xlim(0, most * 1.02)
+        axes.set_xlim(0, last * 1.02)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if panel.logarithmic:
             axes.set_yscale("log")
@@ -111,10 +123,7 @@ def draw_html(runs: Mapping[str, Sequence[RunRecord]], path: Path, title: str) -
     import plotly.graph_objects as go
     from plotly.subplots import make_subplots
 
-    panels = drawn_panels(runs)
-    across = min(2, len(panels))
-    down = -(-len(panels) // across)
-    most = max(record.rounds for records in runs.values() for record in records)
+    panels, across, down, last = layout(runs)
     figure = make_subplots(rows=down, cols=across, subplot_titles=[panel.title for panel in panels])
     for place, panel in enumerate(panels):
         row, column = divmod(place, across)
@@ -141,7 +150,7 @@ def draw_html(runs: Mapping[str, Sequence[RunRecord]], path: Path, title: str) -
                     hovertemplate="%{y:.4g}" + (" %" if panel.percent else ""), **common,
                 ), **where,
             )  # fmt: skip
-        figure.update_xaxes(title_text="round", range=[0, most * 1.02], **where)
+        figure.update_xaxes(title_text="round", range=[0, last * 1.02], **where)
         if panel.logarithmic:
             figure.update_yaxes(type="log", exponentformat="power", **where)
         if panel.percent:
@@ -154,7 +163,7 @@ def draw_html(runs: Mapping[str, Sequence[RunRecord]], path: Path, title: str) -
 
 
 def draw_curves(runs: Mapping[str, Sequence[RunRecord]], folder: Path, title: str) -> tuple[Path, Path]:
-    """Both, as `curves.png` and `curves.html` in a folder."""
+    """The picture and the page, as `curves.png` and `curves.html` in a folder."""
     if not drawn_panels(runs):
         raise RunFolderError("no round has been measured yet: there is nothing to draw")
     png, html = folder / "curves.png", folder / "curves.html"

@@ -1,4 +1,4 @@
-"""The pages that are written from the code itself, so that they cannot say anything else than the code does.
+"""The pages that are generated from the code, so that they always agree with it.
 
 `python -m gossamer.pages.manual docs` writes them.
 """
