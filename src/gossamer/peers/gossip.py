@@ -14,7 +14,7 @@ import torch
 from gossamer.methods import Message, Operator
 from gossamer.peers.ledger import MassLedger
 from gossamer.peers.losses import Losses
-from gossamer.peers.mass import given
+from gossamer.peers.mass import CRUMB, given
 from gossamer.peers.message_format import MessageFormat
 from gossamer.peers.neighbours import Neighbours
 from gossamer.peers.progress import AHEAD, PeerProgress
@@ -23,14 +23,10 @@ from gossamer.peers.store.journal import Journal, TraceLine
 from gossamer.peers.store.letters import Letter
 from gossamer.peers.store.mailbox import Mailbox
 from gossamer.peers.store.outbox import Outbox
+from gossamer.peers.weight import WeightGuard
 from gossamer.peers.wire import wire_pb2 as wire
 from gossamer.system.allocator import give_back
 from gossamer.training import Client, share_of
-
-#: Below this push-sum weight a peer keeps its mass until it has received some: x / w stays well defined.
-LEAST_WEIGHT = 1e-6
-#: Above this weight (the average is one) a peer sends its mass even if it receives less than it should.
-ENOUGH_WEIGHT = 0.5
 
 
 @dataclass
@@ -46,6 +42,7 @@ class Gossip:
     outbox: Outbox
     mailbox: Mailbox
     ledger: MassLedger
+    guard: WeightGuard
     neighbours: Neighbours
     #: Whether no step is mixed before the letters of all neighbours are here.
     waits: bool
@@ -60,7 +57,8 @@ class Gossip:
         line = self.journal.mixed(step)  # written by an earlier process that was killed afterwards
         losses = self._losses_to_choose_by(line)
         role = self.schedule.at(step, losses)
-        if losses is not None:  # only a sender knows which receivers it chose: wait for nobody
+        due = None if losses is not None else [*role.senders]
+        if due is None:  # only a sender knows which receivers it chose: wait for nobody
             role = role._replace(senders={})
         message = self.client.letter(coded=step >= 0)
         pushed = self.format.pushed if step >= 0 else []
@@ -85,6 +83,8 @@ class Gossip:
         parcels = self.ledger.due_letters(line.get("mass", {}))
         give_back()
         await self.compute(self._mix, step, operators, role, letters, parcels, kept)
+        if pushed:
+            self.guard.took(due, self.ledger.last_weights)
         self.progress.next_step = step + 1
 
     async def _keep_pace(self, step: int) -> None:
@@ -110,26 +110,23 @@ class Gossip:
             return self.mailbox.has(wire.LETTER, sender, step)
         return self.ledger.stored_through(sender) >= step
 
-    def _held_back(self, step: int, receivers: Mapping[int, float]) -> list[int]:
-        """Receivers whose share of this step is held back; written to the trace before anything is sent.
+    def _held_back(self, step: int, receivers: Mapping[int, float]) -> dict[int, float]:
+        """Receivers that get a fraction of their share of this step; written to the trace before anything is sent.
 
-        Where a peer is missing, mass flows to it, or no longer comes from it. A peer that sent its usual shares would
-        keep ever less, and its steps, taken at x / w, would grow without bound. So a receiver that has not acknowledged
-        its mass gets token shares. A light peer that receives under half of what it would send, because a sender is
-        missing or holding back, sends token shares to all.
+        Mass that a missing or finished peer gets does not come back: a receiver that has finished, or has not
+        acknowledged its mass for some rounds, gets token shares. All others get what `WeightGuard` allows.
         """
-        if step in self.journal.holds or self.journal.mixed(step) is not None:
-            return self.journal.holds.get(step, [])
         weight = float(self.client.message.get("weight", torch.inf))
-        missing = self.ledger.unacknowledged_since(step - AHEAD * self.format.steps)
-        would_send = weight * sum(share for receiver, share in receivers.items() if receiver not in missing)
-        drains = self.ledger.received_weight < would_send / 2 and (
-            self.neighbours.any_missing() or self.ledger.some_sender_holds_back()
-        )
-        light = weight < (ENOUGH_WEIGHT if drains else LEAST_WEIGHT)
-        # An earlier process may have sent some of the shares before it was killed.
-        already_sent = {receiver for receiver in receivers if self.ledger.out_edge(receiver).through >= step}
-        held = sorted((set(receivers) if light else missing & set(receivers)) - already_sent)
+        away = self.ledger.unacknowledged_since(step - AHEAD * self.format.steps) | self.progress.finished_peers()
+        usual = weight * sum(share for receiver, share in receivers.items() if receiver not in away)
+        fraction = self.guard.fraction(weight, usual)
+        if step in self.journal.holds:
+            return self.journal.holds[step]
+        # An earlier process may have sent some of the shares before it was killed: whole ones, or there were a line.
+        if self.journal.mixed(step) or any(self.ledger.out_edge(j).through >= step for j in receivers):
+            return {}
+        fractions = {j: CRUMB if j in away else max(fraction, CRUMB) for j in receivers}
+        held = {j: fraction for j, fraction in fractions.items() if fraction < 1}
         if held:
             self.journal.write({"hold": [step, held]})
         return held

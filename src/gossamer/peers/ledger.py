@@ -17,9 +17,6 @@ from gossamer.peers.store.mailbox import Mailbox
 from gossamer.peers.wire import wire_pb2 as wire
 from gossamer.training import together
 
-#: A parcel with less weight is a token share: a peer that sends has at least `LEAST_WEIGHT`, and sends a share of it.
-TOKEN_WEIGHT = 1e-8
-
 
 class MassLedger:
     """All edges of one peer. Parcels that have arrived and are not taken yet lie in the mailbox."""
@@ -28,9 +25,8 @@ class MassLedger:
         self._mailbox, self._dtype = mailbox, dtype
         self._in_edges: dict[int, InEdge] = {}
         self._out_edges: dict[int, OutEdge] = {}
-        self._last_weights: dict[int, float] = {}  # of the last mass taken from each sender
-        #: The weight that was received at the last gossip step.
-        self.received_weight = float("inf")
+        #: The weight of the mass that was taken at the last gossip step, by sender.
+        self.last_weights: dict[int, float] = {}
         self._last_taken: dict[int, Letter] = {}  # the last parcel of each sender: its sum may be needed again
 
     def in_edge(self, sender: int) -> InEdge:
@@ -87,13 +83,8 @@ class MassLedger:
             taken = [self.in_edge(sender).take(parcel_of(letter)) for letter in parcels]
             if new := [message for message in taken if message is not None]:
                 mass[sender] = together(new)
-                self._last_weights[sender] = float(mass[sender].get("weight", torch.inf))
-        self.received_weight = sum(self._last_weights[sender] for sender in mass)
+        self.last_weights = {sender: float(message.get("weight", torch.inf)) for sender, message in mass.items()}
         return mass
-
-    def some_sender_holds_back(self) -> bool:
-        """Whether the last mass of some sender was a token share."""
-        return any(weight < TOKEN_WEIGHT for weight in self._last_weights.values())
 
     def release_memory(self) -> None:
         """Unload the sums that were taken: they are on disk and rarely needed again."""

@@ -27,7 +27,7 @@ with base a has been taken. That holds across restarts too, if whoever uses this
        on with a sum that the receiver has forgotten, or reset although its former self had sent more.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -41,13 +41,13 @@ NOTHING = -1
 CRUMB = 1e-9
 
 
-def given(weights: Mapping[int, float], held: Collection[int]) -> tuple[dict[int, float], float]:
-    """What each receiver gets of a sender's mass if some are held back from, and what the sender keeps of theirs.
+def given(weights: Mapping[int, float], held: Mapping[int, float]) -> tuple[dict[int, float], float]:
+    """What each receiver gets of a sender's mass if some get a fraction of their share, and what the sender keeps.
 
-    >>> given({1: 0.25, 2: 0.25}, held=[])
-    ({1: 0.25, 2: 0.25}, 0)
+    >>> given({1: 0.25, 2: 0.25}, held={2: 0.5})
+    ({1: 0.25, 2: 0.125}, 0.125)
     """
-    shares = {receiver: CRUMB * weight if receiver in held else weight for receiver, weight in weights.items()}
+    shares = {receiver: held.get(receiver, 1.0) * weight for receiver, weight in weights.items()}
     return shares, sum(weights[receiver] - shares[receiver] for receiver in held)
 
 

@@ -90,10 +90,6 @@ class Neighbours:
             for kind, step in link.waiting
         )
 
-    def any_missing(self) -> bool:
-        """Whether some neighbour was waited for in vain and has not been heard since."""
-        return any(pace.missed for pace in self._paces.values())
-
     async def wait_for(self, senders: list[int], here: Callable[[int], bool], step: int) -> list[int]:
         """Wait for the messages of a gossip step for as long as the policy says; return the senders that were heard.
 

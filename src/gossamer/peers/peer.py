@@ -33,6 +33,7 @@ from gossamer.peers.store.journal import Journal, next_process_number, take_fold
 from gossamer.peers.store.letters import DamagedFile, Letter
 from gossamer.peers.store.mailbox import Mailbox
 from gossamer.peers.store.outbox import Outbox
+from gossamer.peers.weight import WeightGuard
 from gossamer.peers.wire import wire_pb2 as wire
 from gossamer.peers.wire.admission import Admission
 from gossamer.peers.wire.faults import Faults
@@ -75,6 +76,7 @@ class Peer:
         self.outbox = Outbox(folder / "outbox", exchange.sync)
         self.mailbox = Mailbox(folder / "inbox")
         self.ledger = MassLedger(self.mailbox, self.format.model_dtype)
+        self.guard = WeightGuard()
         self.client = Client(self.number, training)
         training.model.forget_initial()
         self.waits = exchange.late == "wait" or not self.traits.may_miss_messages
@@ -88,7 +90,7 @@ class Peer:
         )
         self._gossip = Gossip(
             client=self.client, format=self.format, schedule=self.schedule, progress=self.progress, losses=self.losses,
-            journal=self.journal, outbox=self.outbox, mailbox=self.mailbox, ledger=self.ledger,
+            journal=self.journal, outbox=self.outbox, mailbox=self.mailbox, ledger=self.ledger, guard=self.guard,
             neighbours=self.neighbours, waits=self.waits, patience=exchange.patience, compute=self._compute,
         )  # fmt: skip
         # One computing thread: the numeric libraries keep scratch memory for each thread that calls them.
@@ -182,7 +184,10 @@ class Peer:
         taken, edges = self.ledger.state()
         tensors = {f"state/{name}": value for name, value in self.client.state.items()}
         tensors |= {f"edge/{name}": value for name, value in taken.items()}
-        about = {"network": self.progress.network, "edges": edges, "losses": self.losses.state()}
+        about = {
+            "network": self.progress.network, "edges": edges, "losses": self.losses.state(),
+            "guard": self.guard.state(),
+        }  # fmt: skip
         await asyncio.to_thread(self.journal.commit, round, tensors, about)
         self.ledger.release_memory()
         self.progress.done = round
@@ -211,6 +216,7 @@ class Peer:
         self.client.state = {name: state[name].to(fresh[name].device) for name in fresh}
         self.ledger.load(with_prefix("edge/", tensors), about["edges"])
         self.losses.load(about["losses"])
+        self.guard.load(about["guard"])
         self.progress.next_step = self.progress.done * self.format.steps
         if self.journal.ends < self.progress.next_step:
             reason = f"it ends before round {self.progress.done}: no replay of this run"

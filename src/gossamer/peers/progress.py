@@ -41,6 +41,10 @@ class PeerProgress:
         """Record that a peer has reached this round."""
         self.others[peer] = max(self.others.get(peer, 0), min(round, self.rounds))
 
+    def finished_peers(self) -> set[int]:
+        """The peers that have done all rounds: mass that is sent to them stays there."""
+        return {peer for peer, round in self.others.items() if round >= self.rounds}
+
     def is_far_behind(self, peer: int) -> bool:
         """Whether another peer is so far ahead that it no longer has its letters of this round."""
         return self.others.get(peer, 0) >= self.done + AHEAD

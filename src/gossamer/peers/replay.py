@@ -20,7 +20,7 @@ from gossamer.methods import Message, Operator
 from gossamer.peers.identity.kit import NETWORK, KitError, kits_in
 from gossamer.peers.identity.roster import EXPERIMENT_DATA, Roster, load_kit_roster
 from gossamer.peers.mass import given
-from gossamer.peers.store.journal import Journal, with_prefix
+from gossamer.peers.store.journal import Journal, holds_in, with_prefix
 from gossamer.runs.folder import EXPERIMENT, FINAL, RunFolder, read_lines
 from gossamer.system.threads import on_threads
 from gossamer.training import Client, Training, pushed_names, share_of, together
@@ -149,7 +149,7 @@ class ReplayedPeer:
         self._network = training.network
         self._traits = training.traits
         self._lines = deque(line for line in lines if "hold" not in line)
-        self._holds = dict(line["hold"] for line in lines if "hold" in line)
+        self._holds = holds_in(lines)
         self._sent = sent
         self._means = means
 
@@ -204,7 +204,7 @@ class ReplayedPeer:
             return False
         weights = self._weights(step, line)
         tells = {int(j): float(weights[j, number]) for j in np.flatnonzero(weights[:, number]) if j != number}
-        shares, kept = given(tells, self._holds.get(at, []))
+        shares, kept = given(tells, self._holds.get(at, {}))
         if pushed := pushed_names(operators, client.message):
             for receiver, share in shares.items():
                 sent.push(number, receiver, at, share_of(client.message, share, pushed))

@@ -5,7 +5,7 @@ round repeats it from the same state with the same letters, and sends the same m
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,12 @@ def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
+def holds_in(lines: Iterable[Mapping[str, Any]]) -> dict[int, dict[int, float]]:
+    """The receivers that got a fraction of their share, by gossip step; JSON has turned their numbers into strings."""
+    held = (line["hold"] for line in lines if "hold" in line)
+    return {step: {int(receiver): part for receiver, part in parts.items()} for step, parts in held}
+
+
 class Journal:
     """The trace and the checkpoints of a peer. Nothing is written before `begin`."""
 
@@ -67,8 +73,8 @@ class Journal:
         self._mixed = {line["step"]: line for line in self.lines if "step" in line}
         #: After an absence: the round to which the peer jumped, by the round before it.
         self.skips: dict[int, int] = dict(line["skip"] for line in self.lines if "skip" in line)
-        #: The receivers whose mass was held back, by gossip step.
-        self.holds: dict[int, list[int]] = dict(line["hold"] for line in self.lines if "hold" in line)
+        #: The receivers that got a fraction of their share, by gossip step.
+        self.holds = holds_in(self.lines)
 
     def _read(self, number: int, line: str) -> TraceLine:
         try:
