@@ -1,5 +1,7 @@
 """A method's optional members: read in one place, refused where they are misspelt, wrong or half there."""
 
+import ast
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +20,7 @@ from gossamer.methods import (
     QDFedAvgM,
     Setting,
     bind,
+    contract,
     costs,
     traits_of,
 )
@@ -137,6 +140,17 @@ def test_what_is_no_method_is_refused_with_what_it_lacks() -> None:
 def test_a_property_that_fails_is_not_taken_for_a_missing_member() -> None:
     with pytest.raises(AttributeError, match="nothing"):
         traits_of(a_method(gossip_steps=property(lambda self: self.nothing)))
+
+
+def test_optional_members_are_read_in_the_contract_alone() -> None:
+    source = Path(contract.__file__).parents[1]
+    for page in source.rglob("*.py"):
+        if page == Path(contract.__file__):
+            continue
+        for node in ast.walk(ast.parse(page.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr"):
+                name = node.args[1].value if isinstance(node.args[1], ast.Constant) else None
+                assert name not in MEMBERS, f"{page}, line {node.lineno}: reads '{name}', which `Traits` has"
 
 
 def test_no_member_is_required_and_optional() -> None:

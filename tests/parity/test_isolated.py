@@ -67,6 +67,24 @@ def test_stacked_and_isolated_agree(spec: Any, dtype: str) -> None:
         torch.testing.assert_close(kept, stacked.state[name], rtol=0, atol=tolerance)
 
 
+def test_the_exchange_before_the_first_round_is_not_encoded() -> None:
+    class Packed(LocalGECL):
+        """Local G-ECL whose messages travel as halves; the exchange before the first round sends other tensors."""
+
+        def encode(self, message: Any) -> Any:
+            return {f"half {name}": value / 2 for name, value in message.items() if name in ("x", "v")}
+
+        def decode(self, wire: Any) -> Any:
+            return {name: 2 * wire[f"half {name}"] for name in ("x", "v")}
+
+    work = replace(training({"name": "local-g-ecl", "warm_start": 2}, "float64"), method=Packed(warm_start=2))
+    stacked, isolated = Stacked(work), Reference(work)
+    for t in range(2):
+        stacked.round(t)
+        isolated.round(t)
+    torch.testing.assert_close(isolated.models(), stacked.models(), rtol=0, atol=1e-10)
+
+
 def test_on_the_server_graph_local_g_ecl_is_algorithm_2() -> None:
     work = training({"name": "local-g-ecl", "warm_start": 1}, "float64", graph="server")
     assert set(work.method.sends) == {"x"}

@@ -1,8 +1,8 @@
-"""What a method is: plain functions of one client, on flat vectors.
+"""The interface of a method: plain functions of one client, on flat vectors.
 
-A method never sees another client. It says what it keeps between rounds (`State`), what one local step does, what it
-sends (`Message`) and what it makes of what comes back mixed. Whoever runs it (many clients stacked in one process, or
-one peer on a network) calls the same functions in the same order:
+A method never sees another client. It defines the state that a client keeps between rounds (`State`), one local step,
+the message that is sent (`Message`) and the state after the mixed messages have arrived. Every engine, and a peer on a
+network, calls the same functions in the same order:
 
     init -> [open] -> for every round: begin -> step, step, ... -> finish -> [messages are mixed] -> receive
 
@@ -37,7 +37,7 @@ Need: TypeAlias = Literal["undirected", "doubly stochastic", "static", "everyone
 
 
 class Round(NamedTuple):
-    """What a client knows of the round it is in. Tensors are what may differ between clients."""
+    """A round as one client knows it. What is a tensor may differ between clients."""
 
     #: Counted from 0, out of `rounds`.
     number: int
@@ -66,7 +66,7 @@ class Method(Protocol):
     sends: ClassVar[dict[str, Operator]]
 
     def init(self, x0: Tensor) -> State:
-        """What a client keeps, at the start."""
+        """The state of a client before the first round."""
         ...
 
     def begin(self, state: State, round: Round) -> Local:
@@ -78,11 +78,11 @@ class Method(Protocol):
         ...
 
     def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
-        """After the last local step: what is kept, and what is sent."""
+        """The state after the last local step, and the message."""
         ...
 
     def receive(self, state: State, mixed: Message, round: Round) -> State:
-        """What becomes of the state when the mixed messages arrive."""
+        """The state after the mixed messages have arrived."""
         ...
 
     def model(self, state: State) -> Tensor:
@@ -91,15 +91,16 @@ class Method(Protocol):
 
 
 class LocalWork(NamedTuple):
-    """How much a client trains in a round: so many epochs over its samples, or so many steps."""
+    """The local work of a round: a number of epochs over the client's samples, or of steps."""
 
     epochs: int | None = None
     steps: int | None = None
 
 
 class Setting(NamedTuple):
-    """What a method may want to know before a run, once for all clients."""
+    """The network and the model that a method is bound to."""
 
+    #: Whether the network has a server.
     server: bool
     #: The shapes of the model's tensors, in the order in which they lie in the flat vector.
     shapes: tuple[tuple[int, ...], ...]

@@ -1,4 +1,4 @@
-"""What a method costs, measured by running one client of it once: what it keeps and what it sends, in model sizes."""
+"""The memory and traffic of a method, in model sizes, counted from the tensors of one client."""
 
 from typing import NamedTuple
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 from pydantic.fields import FieldInfo
 
 from gossamer.experiment import CATALOGS, Evaluate, Experiment, plain
-from gossamer.methods import METHODS, Traits, costs, families, graph_needed, model_sizes
+from gossamer.methods import METHODS, Traits, costs, families, graph_needed, model_sizes, traits_of
 from gossamer.parts import Catalog, parameters_of, summary_of
 
 HEADINGS = {
@@ -130,7 +130,7 @@ def method_list() -> str:
                 graph_needed(method),
                 model_sizes(cost.keeps),
             ]
-            cells += [model_sizes(cost.sends), parameters, method.paper]
+            cells += [model_sizes(cost.sends), parameters, traits_of(method).paper]
             lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
     return "\n".join(lines)
@@ -166,13 +166,14 @@ def generated(docs: Path) -> dict[str, str]:
 
 
 def _catalog(key: str, catalog: Catalog) -> str:
-    parts = "\n".join(_part(name, maker) for name, maker in catalog.items())
+    papers = {name: traits_of(METHODS.build(name)).paper for name in METHODS} if catalog is METHODS else {}
+    parts = "\n".join(_part(name, maker, papers.get(name)) for name, maker in catalog.items())
     return f"## {HEADINGS[key]}\n\n{parts}"
 
 
-def _part(name: str, maker: Callable[..., Any]) -> str:
+def _part(name: str, maker: Callable[..., Any], paper: str | None) -> str:
     lines = [f"### `{name}`\n", inspect.cleandoc(maker.__doc__ or "") + "\n"]
-    if paper := getattr(maker, "paper", None):
+    if paper:
         lines.append(f"From {paper}.\n")
     rows = [_parameter(field) for field in _fields(maker)]
     if rows:

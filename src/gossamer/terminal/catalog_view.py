@@ -3,7 +3,7 @@
 from rich.markup import escape
 from rich.table import Table
 
-from gossamer.methods import METHODS, costs, families, graph_needed, model_sizes
+from gossamer.methods import METHODS, costs, families, graph_needed, model_sizes, traits_of
 from gossamer.parts import Catalog, parameters_of, summary_of
 from gossamer.terminal.console import plain_table
 
@@ -33,7 +33,7 @@ def method_table() -> Table:
             cost = costs(method)
             facts = f"keeps {model_sizes(cost.keeps)}, sends {model_sizes(cost.sends)} · graph: {graph_needed(method)}"
             parameters = ", ".join(f"{key}={value}" for key, value in parameters_of(maker).items())
-            words = [word for word in (facts, parameters, method.paper) if word]
+            words = [word for word in (facts, parameters, traits_of(method).paper) if word]
             shown.add_row(f"  [bold cyan]{name}[/]", escape(summary_of(maker)))
             shown.add_row("", f"[dim]{escape(' · '.join(words))}[/]")
     shown.add_row("", "\n[dim]Costs are in model sizes: kept by a client, and sent over each link in a round.[/]")

@@ -16,7 +16,7 @@ from gossamer.training.training import Training
 
 
 class Client:
-    """One client. It knows the experiment, its number, its own samples, and what is in its mailbox."""
+    """One client. It sees the experiment, its number, its own samples, and its mailbox."""
 
     def __init__(self, number: int, training: Training) -> None:
         self.number = number
@@ -24,7 +24,8 @@ class Client:
         self.method, self.traits = training.method, training.traits
         self.state = self.method.init(training.model.initial.clone())
         self.message: Message = {}
-        self.names: list[str] = []  # of the tensors it sends
+        #: The tensors that are sent, by name.
+        self.names: list[str] = []
         self.mailbox: list[Delivery] = []
         self.seen: set[tuple[int, int]] = set()
 
@@ -33,7 +34,7 @@ class Client:
         return this_round(self.work, index, about_client(self.work, self.number, index, opening))
 
     def open(self) -> None:
-        """The message before the first round, of a method that has one."""
+        """Make the message of the exchange before the first round."""
         assert self.traits.opening is not None
         gradient = partial(full_gradient, self.work, self.number, self.method.model(self.state))
         self.state, self.message = self.traits.opening.open(self.state, gradient, self.round(0, opening=True))
@@ -45,7 +46,7 @@ class Client:
         self.state = self.traits.opening.opened(self.state, self.message, self.round(0))
 
     def train(self, index: int) -> float:
-        """Local steps, up to the message; gives the mean training loss, NaN without a step."""
+        """Take the local steps and make the message; returns the mean training loss, NaN without a step."""
         round, dtype = self.round(index), self.work.model.initial.dtype
         own = ChunkBatches(self.work.batches, self.work.dataset, [self.number], index, dtype)
         local, total = self.method.begin(self.state, round), 0.0
@@ -61,18 +62,21 @@ class Client:
         return total if own.steps else float("nan")
 
     def mix(self, step: int, operators: dict[str, Operator], row: dict[int, float], own: float) -> None:
-        """Turn the message into what the mailbox makes of it; `row` holds the weight of each neighbour to hear.
+        """Mix the message with the letters in the mailbox; `row` holds the weight of each neighbour.
 
-        A late letter is of no use but for its mass, which counts whenever it arrives, and only once; a lost one's is
-        lost.
+        Of a late letter only the mass counts, whenever it arrives, and once; the mass of a lost letter is lost.
         """
         letters = {(x.sender, x.step): x for x in self.mailbox if (x.sender, x.step) not in self.seen}
         self.mailbox, self.seen = [], self.seen | set(letters)
-        told = {key: self.traits.decoded(letters[key].wire) for key in sorted(letters)}
-        heard = {sender: message for (sender, at), message in told.items() if at == step and sender in row}
+        # The exchange before the first round, at steps below 0, is not encoded.
+        messages = {
+            (sender, at): self.traits.decoded(letters[sender, at].wire) if at >= 0 else letters[sender, at].wire
+            for sender, at in sorted(letters)
+        }
+        heard = {sender: message for (sender, at), message in messages.items() if at == step and sender in row}
         pushed = pushed_names(operators, self.message)
         shares: dict[int, list[Message]] = {}
-        for (sender, at), message in told.items():
+        for (sender, at), message in messages.items():
             shares.setdefault(sender, []).append(share_of(message, letters[sender, at].share, pushed))
         mass = {sender: together(parts) for sender, parts in shares.items()} if pushed else {}
         self.hear(step, operators, row, own, heard, mass)
@@ -87,7 +91,7 @@ class Client:
         mass: Mapping[int, Message],
         kept: float = 0.0,
     ) -> None:
-        """Turn the message into what it makes with these letters and this mass, see `mix_letters`."""
+        """Mix the message with these letters and this mass, as `mix_letters` does."""
         if "sum" in operators.values() and (silent := sorted(set(row) - set(heard))):
             raise GossamerError(f"client {self.number} did not hear from client {silent[0]} at step {step}")
         self.message = mix_letters(operators, self.message, own, row, heard, mass, kept)
@@ -97,13 +101,13 @@ class Client:
         self.state = self.method.receive(self.state, self.message, self.round(index))
 
     def letter(self, coded: bool = True) -> Message:
-        """The tensors that travel at a gossip step: what was mixed in a second way is not sent on in the next one."""
+        """The tensors that travel at a gossip step. The result of a second mixing is not sent on in the next step."""
         self.message = {name: self.message[name] for name in self.names if name in self.message}
         return self.traits.encoded(self.message) if coded else self.message
 
 
 def own_samples_only(number: int, training: Training) -> Training:
-    """The same training with nobody's samples but this client's."""
+    """The same training with the samples of one client only."""
     rows = torch.as_tensor(training.batches.client_rows[number], device=training.dataset.train.inputs.device)
     train = Samples(training.dataset.train.inputs[rows], training.dataset.train.targets[rows])
     batches = training.batches

@@ -29,22 +29,22 @@ def mix_letters(
     mass: Mapping[int, Message],
     kept: float = 0.0,
 ) -> Message:
-    """What one client makes of its own message, the letters of this step that it heard, and the mass that it took.
+    """Mix a client's own message with the letters of this step and with the mass it received.
 
-    `row` holds the weight of each neighbour to hear, `own` that of the client itself; `mass` holds the shares of each
-    sender, already weighted, of whatever step they are; `kept` is the share of its own mass that was meant for others
-    and given to nobody. Senders are added up in ascending order, so that the same letters give the same bits in
-    whatever order they came.
+    `row` holds the weight of each neighbour, `own` that of the client itself. `heard` holds the letters that arrived,
+    `mass` the sum of the weighted shares of each sender, of any step. `kept` is the share of its own mass that was
+    meant for others and not sent. Senders are added up in ascending order: the result does not depend on the order of
+    arrival, to the last bit.
 
-    average   a missing letter leaves its weight with the client's own message
-    push      its own share, what was kept, and the mass
-    deliver   what was kept, and the mass
-    sum       every neighbour must have been heard
+    average   the weight of a missing letter goes to the client's own message
+    push      its own share, the share that was kept, and the mass
+    deliver   the share that was kept, and the mass
+    sum       needs a letter of every neighbour
     """
     missing = sum(weight for sender, weight in row.items() if sender not in heard)
     mixed = {}
     for key, (name, operator) in mixes(operators, mine).items():
-        # Models may be large, and letters on disk: one is read at a time, and added to where the sum lies.
+        # Models may be large and letters on disk: they are read one at a time, and added in place.
         if operator == "average":
             total = (own + missing) * mine[name]
             for j in sorted(heard):
@@ -62,7 +62,7 @@ def mix_letters(
 
 
 def pushed_names(operators: dict[str, Operator], message: Message) -> list[str]:
-    """The tensors of a message that carry mass: those that must neither be lost nor be counted twice."""
+    """The tensors of a message that carry mass, which must be neither lost nor counted twice."""
     return [name for name, operator in mixes(operators, message).values() if operator in ("push", "deliver")]
 
 
@@ -72,7 +72,7 @@ def share_of(message: Message, share: float, names: list[str]) -> Message:
 
 
 def together(parts: list[Message]) -> Message:
-    """Several shares as one; one alone is left as it is, a sum is taken in float64."""
+    """The sum of several shares, taken in float64; a single share is returned as it is."""
     if len(parts) == 1:
         return parts[0]
     sums = {name: torch.stack([part[name].double() for part in parts]).sum(0) for name in parts[0]}

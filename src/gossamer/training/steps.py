@@ -56,9 +56,9 @@ def full_gradient(work: Training, client: int, x: Tensor) -> Tensor:
 
 
 def about_clients(work: Training, clients: np.ndarray, index: int, opening: bool = False) -> About:
-    """What each of these clients knows of a round and others may not: its steps, its place in the graph, its noise.
+    """The fields of a round that differ between clients: local steps, place in the graph, noise.
 
-    The exchange before the first round (`opening`) has noise of its own, so that nothing is drawn twice.
+    The exchange before the first round (`opening`) has noise of its own, so that no draw is used twice.
     """
     step, x0 = work.gossip_steps(index).start, work.model.initial
     # In the model's own precision: an integer tensor times η would be rounded to single.
@@ -90,10 +90,10 @@ def this_round(work: Training, index: int, about: About) -> Round:
 
 
 def with_tape(objective: Objective, model: VectorModel) -> GradientAndLoss:
-    """By the ordinary tape, which costs less where nothing is vectorised.
+    """The gradient by autograd's tape, which costs less than `with_functions` where nothing is vectorised.
 
-    Each layer's part of the gradient is added where it belongs in the vector as soon as it is known, and freed: the
-    derivative of a vector would be held twice, in parts and as a whole.
+    Each layer's part of the gradient is written to its place in the vector and freed at once: the derivative of the
+    vector itself would be held twice, in parts and as a whole.
     """
 
     def gradient_and_loss(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -109,5 +109,5 @@ def with_tape(objective: Objective, model: VectorModel) -> GradientAndLoss:
 
 
 def with_functions(objective: Objective, model: VectorModel) -> GradientAndLoss:  # noqa: ARG001  # as `with_tape`
-    """By a function of the vector, which can be vectorised and recorded."""
+    """The gradient as a function of the vector, which can be vectorised and traced."""
     return grad_and_value(objective)
