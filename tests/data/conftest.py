@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gossamer.data.download import File
+from gossamer.data.sources import File
 
 
 def idx_bytes(array: np.ndarray) -> bytes:

@@ -12,9 +12,19 @@ import numpy as np
 import pytest
 import torch
 
-from gossamer.data import DATASETS, Augmentation, Dataset, Scaling, as_dataset, catalog, data_directory, per_client
-from gossamer.data.download import File
-from gossamer.data.files import Source, obtain
+from gossamer.data import (
+    DATASETS,
+    Augmentation,
+    Dataset,
+    Scaling,
+    as_dataset,
+    catalog,
+    data_directory,
+    per_client,
+    sources,
+)
+from gossamer.data.files import obtain
+from gossamer.data.sources import File, Source
 from gossamer.errors import DataError, ExperimentError
 from gossamer.parts import summary_of
 
@@ -300,11 +310,11 @@ def test_a_file_that_cannot_be_read(tmp_path):
 
 
 def test_the_published_tables_are_whole():
-    for source in (catalog.MNIST, catalog.FASHION_MNIST, catalog.CIFAR10, catalog.CIFAR100):
+    for source in (sources.MNIST, sources.FASHION_MNIST, sources.CIFAR10, sources.CIFAR100):
         assert all(mirror.endswith("/") for mirror in source.mirrors)
         for file in [file for places in source.files for file in places]:
             assert file.size > 0
-            assert source is catalog.CIFAR100 or len(file.digest.removeprefix("sha256:")) == 64
+            assert source is sources.CIFAR100 or len(file.digest.removeprefix("sha256:")) == 64
 
 
 def test_every_data_set_has_a_line_about_it():

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gossamer.data.download import File, extract, fetch
+from gossamer.data.download import extract, fetch
+from gossamer.data.sources import File
 from gossamer.errors import DataError
 
 CONTENT = np.random.default_rng(0).bytes(300_000)

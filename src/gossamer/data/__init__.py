@@ -1,4 +1,4 @@
-"""Where samples come from, and who holds them."""
+"""Data sets, their partition among clients, and mini-batches."""
 
 from gossamer.data.augment import Augmentation, Draw
 from gossamer.data.batches import Batch, Batches, ChunkBatches

@@ -1,4 +1,4 @@
-"""Random flips and shifts of images, drawn on the host and applied wherever the batch is."""
+"""Random flips and shifts of images, drawn on the host and applied on the device of the batch."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -15,7 +15,7 @@ from gossamer.parts import part
 
 @dataclass(frozen=True, eq=False)
 class Draw:
-    """The random choices for some images: which are flipped, and where each is cut out of its padded self."""
+    """The random choices for some images: which are flipped, and the offset of each crop from its padded image."""
 
     flips: NDArray[np.bool_]
     rows: NDArray[np.int64]
@@ -24,12 +24,12 @@ class Draw:
 
 @part
 class Augmentation:
-    """Flip images at random and cut them out of a padded frame.
+    """Flip images at random and crop them from their zero-padded frame.
 
-    `rule` is the two practices of the literature. "always" cuts every image at a random offset and flips half of them.
-    "half" also flips half of them, but shifts only half.
+    `rule` selects one of two practices of the literature: "always" crops every image at a random offset, "half" only
+    half of them. Both flip half of the images.
 
-    The frame is of zero pixels, put around the image before it is scaled, so it is black whatever the mean is.
+    The padding is added before scaling, so it is black for any mean.
     """
 
     flip: bool = True
@@ -37,7 +37,7 @@ class Augmentation:
     rule: Literal["always", "half"] = "always"
 
     def draw(self, rng: np.random.Generator, rows: int) -> Draw:
-        """Choices for `rows` images. How much of `rng` is used depends on `rows` and the rule alone."""
+        """Choices for `rows` images. The number of draws from `rng` depends only on `rows` and the rule."""
         flips = rng.random(rows) < 0.5
         offsets = rng.integers(0, 2 * self.pad + 1, size=(2, rows))
         if self.rule == "half":
@@ -57,6 +57,6 @@ class Augmentation:
         column = torch.arange(width, device=inputs.device)
         column = torch.where(flips[..., None], width - 1 - column, column) + columns[..., None]
         row = torch.arange(height, device=inputs.device) + rows[..., None]
-        # One gather over flattened pixels; the same places in every channel, so the index is only expanded.
+        # One gather over flattened pixels. The index is the same for every channel, so it is expanded, not copied.
         places = (row[..., :, None] * framed.shape[-1] + column[..., None, :]).flatten(-2)[..., None, :]
         return framed.flatten(-2).gather(-1, places.expand(*inputs.shape[:-2], -1)).reshape(inputs.shape)

@@ -1,8 +1,8 @@
-"""Which samples a client sees at each local step, and the tensors of a step for many clients at once.
+"""The mini-batches of each client's local steps, and their tensors for many clients at once.
 
-Every epoch is a fresh shuffle of the client's own samples, cut into batches; the last, smaller one is kept. The shuffle
-is keyed by (seed, client, round, epoch), so it does not depend on who else is trained, or when. Samples that fit into
-one batch are not shuffled: a batch has no order.
+Every epoch is a fresh shuffle of the client's samples, cut into batches; the last, smaller one is kept. The shuffle is
+keyed by (seed, client, round, epoch), so it does not depend on which other clients are trained, or when. Samples that
+fit into one batch are not shuffled, since the order within a batch has no effect.
 """
 
 import copy
@@ -22,7 +22,7 @@ from gossamer.randomness import Draws, Purpose
 class Batch(NamedTuple):
     """One local step's samples for a chunk of clients: [clients, samples, ...]. Padding has weight zero."""
 
-    #: As they are stored, bytes mostly: whoever takes the step scales them, while they are in the cache.
+    #: As stored (mostly bytes); the step scales them, while they are in the processor's cache.
     inputs: Tensor
     targets: Tensor
     #: 1 / (number of the client's real samples) on real samples, 0 on padding: a weighted sum is the batch mean.
@@ -30,11 +30,11 @@ class Batch(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """The local steps of some clients in one round: where in one long list of samples each step's batch lies."""
+    """The local steps of some clients in one round: the place of each step's batch in one array of samples."""
 
-    #: The samples in the order in which they are seen, client after client; sample 0 stands before them all.
+    #: The samples in training order, client after client. Sample 0 comes first: padding points there.
     samples: Indices
-    #: [steps, clients]: where the batch starts in `samples` and how long it is. A step not taken is 0 long, at 0.
+    #: [steps, clients]: the start of the batch in `samples` and its length; both are 0 for a step not taken.
     starts: Indices
     counts: Indices
 
@@ -61,16 +61,16 @@ class Batches:
         if steps is None:
             self.steps = (epochs or 0) * self.per_epoch
         else:
-            # Without samples there is no gradient, so there is no step either.
+            # A client without samples has no gradient and takes no step.
             self.steps = np.where(self.sizes > 0, steps, 0).astype(np.int64)
 
     def work(self) -> Indices:
-        """How many samples each client processes in one round: what its local steps cost, next to the others'.
+        """The number of samples that each client processes in one round: the relative cost of its local steps.
 
         >>> Batches([np.arange(5), np.arange(2), np.arange(0)], 2, None, 4, seed=0).work()
         array([7, 8, 0])
         """
-        # All batches of an epoch but the last are full, so those of a last epoch that is not finished are.
+        # Only the last batch of an epoch can be smaller, so all batches of an unfinished epoch are full.
         whole, rest = np.divmod(self.steps, np.maximum(self.per_epoch, 1))
         work: Indices = whole * self.sizes + rest * self.batch_size
         return work
@@ -78,7 +78,7 @@ class Batches:
     def cut(self, clients: Sequence[int], round: int) -> Cut:
         """The local steps of these clients in one round.
 
-        Only the shuffles are made one by one, because each has its own key; where the batches lie is arithmetic.
+        Only the shuffles are made one by one, because each has its own key.
         """
         chosen = np.asarray(clients, dtype=np.int64)
         sizes, steps = self.sizes[chosen], self.steps[chosen]
@@ -94,7 +94,7 @@ class Batches:
         return Cut(self._shuffled(chosen, epochs, round), starts, counts)
 
     def _shuffled(self, clients: Indices, epochs: Indices, round: int) -> Indices:
-        """Sample 0, then each client's samples as often as it has epochs, shuffled anew in each."""
+        """Sample 0, then each client's samples once for each of its epochs, shuffled anew in each."""
         samples = np.concatenate([np.zeros(1, dtype=np.int64), self.client_rows.gather(np.repeat(clients, epochs))])
         draws, end = Draws(self.seed, Purpose.BATCHES), 1
         for client, size, times in zip(clients.tolist(), self.sizes[clients].tolist(), epochs.tolist(), strict=True):

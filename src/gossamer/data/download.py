@@ -1,6 +1,6 @@
-"""Fetch published files: resumed where they were cut off, verified, and put in place only when whole.
+"""Downloads that are resumed after a broken connection, verified, and renamed only when complete.
 
-A file is written to `<name>.part` beside its destination. Whatever happens, a name without `.part` is a whole file.
+A file is written to `<name>.part` beside its destination, so a name without `.part` is always a complete file.
 """
 
 import gzip
@@ -10,31 +10,24 @@ import shutil
 import tarfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 
+from gossamer.data.sources import File
 from gossamer.errors import DataError
 
-ATTEMPTS = 5  # for each address; a connection that breaks is taken up again where it broke
+#: Attempts for each address; each continues where the one before broke off.
+ATTEMPTS = 5
 TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 CHUNK = 1 << 20
 
-Advance = Callable[[int, int | None], None]  # bytes so far, bytes in all where they are known
-
-
-@dataclass(frozen=True)
-class File:
-    """A published file: its path below the folder of its data set, its exact size, and its digest ("sha256:…")."""
-
-    name: str
-    size: int | None = None
-    digest: str | None = None
+#: Called with the bytes received so far and the total, if known.
+Advance = Callable[[int, int | None], None]
 
 
 def flaw(path: Path, file: File) -> str | None:
-    """What is wrong with the copy of `file` at `path`, in words, or None. Sizes first: they need no reading."""
+    """What is wrong with the copy of `file` at `path`; None if it is intact. The size is checked before the digest."""
     found = path.stat().st_size
     if file.size is not None and found != file.size:
         kind = "truncated" if found < file.size else "too long"
@@ -49,7 +42,7 @@ def flaw(path: Path, file: File) -> str | None:
 
 
 def fetch(file: File, urls: Sequence[str], destination: Path, advance: Advance | None = None) -> None:
-    """Download `file` from the first of `urls` that has it whole; a `DataError` says what each of them answered."""
+    """Download `file` from the first of `urls` that has it intact; a `DataError` lists the answer of each."""
     part = destination.with_name(destination.name + ".part")
     answers = []
     try:
@@ -67,9 +60,9 @@ def fetch(file: File, urls: Sequence[str], destination: Path, advance: Advance |
 
 
 def _fetch_from(client: httpx.Client, url: str, file: File, part: Path, advance: Advance | None) -> str | None:
-    """Complete `part` from one address. None when it is whole and verified, otherwise why not."""
+    """Complete `part` from one address. Returns None if it is complete and verified, else the reason."""
     answer: str | None = None
-    inherited = part.exists()  # the start of it may be from an earlier run, of which nothing is known
+    inherited = part.exists()  # left by an earlier run, perhaps with wrong bytes
     for _ in range(ATTEMPTS):
         before = _size(part)
         try:
@@ -77,14 +70,14 @@ def _fetch_from(client: httpx.Client, url: str, file: File, part: Path, advance:
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             answer = str(error) or type(error).__name__
             if _size(part) > before:
-                continue  # it broke off on the way
+                continue  # the connection broke: resume
             return answer
         if refusal is not None:
             return refusal
         answer = flaw(part, file)
         if answer is None:
             return None
-        part.unlink()  # appending to wrong bytes cannot make them right
+        part.unlink()  # resuming cannot repair wrong bytes
         if not inherited:
             return answer
         inherited = False
@@ -96,7 +89,7 @@ def _size(path: Path) -> int:
 
 
 def _receive(client: httpx.Client, url: str, file: File, part: Path, advance: Advance | None) -> str | None:
-    """Append to `part` what is missing of it; the answer of a server that does not have it."""
+    """Append to `part` the bytes that it lacks. Returns the server's refusal, if any."""
     have = _size(part)
     if have and have == file.size:
         return None  # complete, but the last run ended before it was verified
@@ -113,8 +106,8 @@ def _receive(client: httpx.Client, url: str, file: File, part: Path, advance: Ad
         length = response.headers.get("Content-Length")
         size = file.size if file.size is not None else have + int(length) if length else None
         with part.open("ab" if resumed else "wb") as content:
-            # Raw: these files are compressed themselves and must not be unpacked on the way. In pieces as they come:
-            # what is collected into larger ones is lost when the connection breaks.
+            # Raw, since these files are compressed and must stay so. Unbuffered, since buffered bytes are lost when
+            # the connection breaks.
             for piece in response.iter_raw():
                 content.write(piece)
                 have += len(piece)
@@ -124,17 +117,17 @@ def _receive(client: httpx.Client, url: str, file: File, part: Path, advance: Ad
 
 
 def extract(archive: Path, members: Mapping[str, Path]) -> None:
-    """Unpack the named members of a tar.gz archive, each to its path, and nothing else of it."""
+    """Extract the named members of a tar.gz archive, each to its path, and nothing else."""
     missing = dict(members)
     try:
-        # In the archive's own order: going back in a compressed stream is reading it again from its start.
+        # In the archive's order: seeking back in a compressed stream reads it again from the start.
         with tarfile.open(archive, "r:gz") as tar:
             for member in tar:
                 if member.name not in missing or not member.isfile():
                     continue
                 destination = missing.pop(member.name)
                 part = destination.with_name(destination.name + ".part")
-                # Only the content is taken from the archive: no path, link, owner or mode in it has any effect.
+                # Only the content is used: no path, link, owner or mode in the archive has any effect.
                 with tar.extractfile(member) as content, part.open("wb") as copy:  # type: ignore[union-attr]  # a file
                     shutil.copyfileobj(content, copy, CHUNK)
                 os.replace(part, destination)

@@ -1,10 +1,9 @@
-"""The files of a data set in the user's data directory: looked for, downloaded where missing, verified once."""
+"""The files of a data set in the user's data directory: found, or downloaded, and verified once."""
 
 import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
@@ -12,39 +11,24 @@ from filelock import FileLock
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from gossamer.data.download import File, extract, fetch, flaw
+from gossamer.data.download import extract, fetch, flaw
+from gossamer.data.sources import File, Source
 from gossamer.errors import DataError
 
 VERIFIED = ".verified"
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where a data set comes from and what belongs to it.
-
-    `files` has one entry for each file that is read: the places it may stand in, the one it is downloaded to first.
-    With an `archive`, the files are unpacked from it, out of the folder it has them in.
-    """
-
-    folder: str
-    page: str
-    mirrors: tuple[str, ...]
-    files: tuple[tuple[File, ...], ...]
-    archive: File | None = None
-    archive_folder: str = ""
-
-
 def data_directory(option: Path | str | None = None) -> Path:
-    """Where data sets are kept: `option`, or GOSSAMER_DATA, or the user's cache."""
+    """The directory of all data sets: `option`, or GOSSAMER_DATA, or the user's cache."""
     chosen = option or os.environ.get("GOSSAMER_DATA")
     return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("gossamer"))
 
 
 def obtain(source: Source, directory: Path, progress: bool | None = None) -> list[Path]:
-    """The verified files of `source` below `directory`, in its order. What is missing is downloaded.
+    """The verified files of `source` below `directory`, in the order of the source. Missing files are downloaded.
 
-    GOSSAMER_MIRROR names a base address to try first: `<mirror>/<folder>/<file>`. `progress` shows a bar on the
-    terminal; by default when there is one.
+    GOSSAMER_MIRROR names a base address to try first: `<mirror>/<folder>/<file>`. `progress` shows a progress bar; the
+    default is to show one on a terminal.
     """
     folder = directory / source.folder
     if _missing(source, folder):
@@ -55,7 +39,7 @@ def obtain(source: Source, directory: Path, progress: bool | None = None) -> lis
 
 
 def _look(source: Source, folder: Path) -> list[tuple[Path, File] | None]:
-    """The first place of each file that has one."""
+    """Where each file is found; None for a missing one."""
     return [
         next(((folder / file.name, file) for file in places if (folder / file.name).is_file()), None)
         for places in source.files
@@ -67,7 +51,7 @@ def _missing(source: Source, folder: Path) -> list[File]:
 
 
 def _complete(source: Source, folder: Path, progress: bool | None) -> None:
-    """Download what is missing, one process at a time: several workers of a run may ask for it at once."""
+    """Download the missing files. Locked, since several workers of a run may do so at once."""
     if not _writable(folder):
         raise DataError(f"{_wanted(source, folder)} They cannot be downloaded to there: the folder is read-only.")
     try:
@@ -77,7 +61,7 @@ def _complete(source: Source, folder: Path, progress: bool | None) -> None:
     except OSError as error:
         raise DataError(f"{_wanted(source, folder)} The folder cannot be written ({error.strerror}).") from None
     try:
-        missing = _missing(source, folder)  # another process may just have brought them
+        missing = _missing(source, folder)  # another process may have downloaded them meanwhile
         if missing and source.archive is not None:
             _unpack(source, source.archive, missing, folder, progress)
         else:
@@ -87,7 +71,7 @@ def _complete(source: Source, folder: Path, progress: bool | None) -> None:
 
 
 def _unpack(source: Source, archive: File, missing: Sequence[File], folder: Path, progress: bool | None) -> None:
-    """Take the missing files out of the archive, which is downloaded and removed again if the user has none there."""
+    """Extract the missing files from the archive; an archive that was downloaded for this is removed afterwards."""
     path = folder / archive.name
     put_there = path.is_file()
     if put_there:
@@ -116,7 +100,7 @@ def _download(source: Source, files: Sequence[File], folder: Path, progress: boo
 
 
 def _wanted(source: Source, folder: Path) -> str:
-    """What to put where, by hand."""
+    """The beginning of an error message: the missing files, and where to put them by hand."""
     names = ", ".join(file.name for file in _missing(source, folder))
     names += f" (or {source.archive.name}, which has them all)" if source.archive else ""
     return f"{source.folder}: files are missing. Put into {folder}: {names}. They come from {source.page}."
@@ -132,7 +116,7 @@ def _bar(progress: bool | None) -> Iterator[Progress]:
 
 
 def _verify(folder: Path, files: Sequence[tuple[Path, File]]) -> None:
-    """Check sizes and digests. A file that was right stays right until its size or its time changes."""
+    """Check sizes and digests. A verified file is checked again only if its size or modification time changes."""
     memory = folder / VERIFIED
     known = _remembered(memory)
     marks: dict[str, list[object]] = {}
@@ -165,7 +149,7 @@ def _remembered(memory: Path) -> dict[str, object]:
 
 def _remember(memory: Path, marks: dict[str, object]) -> None:
     if not _writable(memory.parent):
-        return  # verified again next time
+        return  # the next run verifies again
     draft = memory.with_name(f"{VERIFIED}.{os.getpid()}")
     try:
         draft.write_text(json.dumps(marks, indent=1), encoding="utf-8")
@@ -177,7 +161,7 @@ def _remember(memory: Path, marks: dict[str, object]) -> None:
 def _writable(folder: Path) -> bool:
     """Whether files may be put into `folder`, or into the nearest folder above it that exists.
 
-    A folder marked read-only is left alone even by a user who may write everywhere.
+    A folder marked read-only is respected even for a superuser.
     """
     nearest = next(place for place in [folder, *folder.absolute().parents] if place.exists())
     return bool(nearest.stat().st_mode & 0o222) and os.access(nearest, os.W_OK)

@@ -1,6 +1,6 @@
-"""Readers of the two layouts that image data sets are published in: IDX (MNIST) and the CIFAR binary version.
+"""Readers of two file formats: IDX (MNIST) and binary CIFAR.
 
-Both are a few header bytes and then raw pixels, so numpy reads them directly, and every byte is accounted for.
+Both are a short header and raw pixels, so numpy reads them directly; missing and surplus bytes are refused.
 """
 
 import gzip
@@ -19,7 +19,8 @@ from gossamer.errors import DataError
 Bytes = NDArray[np.uint8]
 
 REMEDY = "Delete it to download it again, or put a whole copy there."
-UNSIGNED_BYTE = 8  # the code of the only element type that the image sets use
+#: The IDX code of unsigned bytes, the only element type that images use.
+UNSIGNED_BYTE = 8
 CHUNK = 1 << 24
 PIXELS = 3 * 32 * 32
 
@@ -90,13 +91,13 @@ def _reading(path: Path) -> Any:
 
 
 def _read(path: Path, file: IO[bytes], size: int, after: str = "") -> bytearray:
-    """The next `size` bytes, in pieces: a damaged header may promise more than memory holds."""
+    """The next `size` bytes, read in chunks: a damaged header may announce more than memory holds."""
     content = bytearray()
     try:
         while len(content) < size and (piece := file.read(min(CHUNK, size - len(content)))):
             content += piece
     except EOFError:
-        pass  # a gzip file cut short: what came before the cut is counted below
+        pass  # a truncated gzip file: the bytes before the cut are counted below
     except (gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{path}: damaged gzip file ({error}). {REMEDY}") from None
     if len(content) < size and after:

@@ -1,4 +1,4 @@
-"""Partitions: which client holds which training sample. Every sample goes to exactly one client."""
+"""Partitions: the training samples of each client. Every sample belongs to exactly one client."""
 
 import json
 from bisect import bisect_left, bisect_right
@@ -127,7 +127,7 @@ class Shards:
 
 
 def _plain_lists(value: Any) -> Any:
-    """Arrays and tensors as lists, so that a user may pass what numpy gave."""
+    """Arrays and tensors as lists, which a file can hold."""
     if isinstance(value, str | Path):
         return str(value)
     value = value.tolist() if hasattr(value, "tolist") else value

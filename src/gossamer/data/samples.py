@@ -1,4 +1,4 @@
-"""Samples in memory: what a data set is once it has been read, and a user's own arrays made into one."""
+"""Data sets in memory, and data sets made of a user's arrays."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,9 +27,9 @@ class Samples:
 
 @dataclass(frozen=True)
 class Scaling:
-    """What happens to a batch before a model sees it: (x / scale - mean) / std, per channel.
+    """The scaling of a batch before the model: (x / scale - mean) / std, per channel.
 
-    Pixels take one byte in memory this way instead of four, and only the batches at work are ever floats.
+    Samples stay bytes in memory, a quarter of the size of floats; only batches in use are converted.
 
     >>> Scaling(scale=2.0, mean=(1.0,), std=(0.5,)).apply(torch.tensor([0, 2, 4], dtype=torch.uint8), torch.float32)
     tensor([-2.,  0.,  2.])
@@ -46,10 +46,10 @@ class Scaling:
         scaled = inputs.to(dtype)
         if len(factors) > 1:
             factor = torch.tensor(factors, dtype=dtype, device=inputs.device).view(-1, 1, 1)
-            # Written into what this call made, never into what it was given: that may be the data set itself.
+            # In place only if `to` made a copy: the inputs may be the data set itself.
             scaled = scaled * factor if inputs.dtype == dtype else scaled.mul_(factor)
             return scaled.sub_(torch.tensor(shifts, dtype=dtype, device=inputs.device).view(-1, 1, 1))
-        # Each pass over a batch costs as much as a small layer, so those that would change nothing are left out.
+        # A pass over a batch costs as much as a small layer, so passes without effect are skipped.
         if factors[0] != 1:
             scaled = scaled * factors[0] if inputs.dtype == dtype else scaled.mul_(factors[0])
         if shifts[0] != 0:
@@ -62,10 +62,10 @@ UNSCALED = Scaling(scale=1.0)
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training and test samples, the shape of one input, and how a batch of them is prepared.
+    """Training and test samples, the shape of one input, and the scaling and augmentation of a batch.
 
-    `classes` is the number of classes, or of outputs where the targets are floats. `clients` says who owns which
-    training sample where the data came with its owners; otherwise a partition decides.
+    `classes` is the number of classes, or of outputs if the targets are floats. `clients` holds the training samples of
+    each client, for data that is already split; otherwise a partition splits it.
     """
 
     name: str
@@ -87,8 +87,8 @@ def per_client(
 ) -> Dataset:
     """A data set of your own: one (inputs, targets) pair of arrays or tensors for each client.
 
-    A client may hold no samples. Without a test set there is nothing to evaluate on, and `test` has no rows. Bytes are
-    taken to be pixels and scaled to [0, 1] unless `scaling` says otherwise; other numbers are left as they are.
+    A client may hold no samples. Without a test set, nothing is evaluated. Bytes are taken as pixels and scaled to
+    [0, 1], unless `scaling` is given; other numbers are not scaled.
 
     >>> data = per_client([([[0.1], [0.2]], [0, 1]), ([[0.3]], [2])])
     >>> data.classes, data.shape, [owner.tolist() for owner in data.clients]
@@ -153,7 +153,7 @@ def _tensor(where: str, given: Any) -> Tensor:
 
 
 def _numbers(array: NDArray[Any]) -> NDArray[Any]:
-    """The array in a form torch takes without complaint: writable, contiguous, of a type it knows."""
+    """The array in a form that torch accepts: writable, contiguous, of a type that torch has."""
     if array.dtype.kind not in "fiub":
         raise TypeError(f"their type is {array.dtype}")
     if array.dtype.kind != "f" and array.dtype != np.uint8:
@@ -162,7 +162,7 @@ def _numbers(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _agree(where: str, pair: Samples, first: str, like: Samples) -> None:
-    """Refuse a pair that does not fit the first one: other shapes, or other kinds of numbers."""
+    """Refuse a pair whose shapes or kinds of numbers differ from the first one's."""
     if pair.inputs.shape[1:] != like.inputs.shape[1:]:
         raise DataError(
             f"{where}: inputs of shape {tuple(pair.inputs.shape[1:])}, but {first} has {tuple(like.inputs.shape[1:])}."
@@ -182,7 +182,7 @@ def _agree(where: str, pair: Samples, first: str, like: Samples) -> None:
 
 
 def _classes(filled: Sequence[tuple[str, Samples]], classes: int | None) -> int:
-    """How many outputs a model needs, after checking that every label is one of them."""
+    """The number of outputs of a model, after checking that every label is valid."""
     where, like = filled[0]
     if like.targets.is_floating_point():
         if classes is not None:

@@ -1,4 +1,4 @@
-"""The samples of each label that each client holds, in numbers and as a figure."""
+"""Summary of a partition: the number of samples of each label that each client holds, and a figure of it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,28 +16,28 @@ SUFFIXES = (".png", ".svg", ".pdf")
 
 @dataclass(frozen=True, eq=False)
 class PartitionSummary:
-    """Counts [clients, classes], and what follows from them."""
+    """Label counts [clients, classes] and statistics of them."""
 
     labels: NDArray[np.int64]
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """How many samples each client holds."""
+        """The number of samples of each client."""
         sizes: NDArray[np.int64] = self.labels.sum(axis=1)
         return sizes
 
     @property
     def distinct(self) -> NDArray[np.int64]:
-        """How many different labels each client holds."""
+        """The number of different labels of each client."""
         distinct: NDArray[np.int64] = (self.labels > 0).sum(axis=1)
         return distinct
 
     @property
     def heterogeneity(self) -> float:
-        """How far clients are from the whole: the mean total variation from their label distribution to that of all.
+        """The mean total variation distance between a client's label distribution and that of all samples.
 
-        0 when every client has the same mixture, towards 1 when each has labels that hardly anyone else has. Clients
-        without samples have no distribution and do not count.
+        0 if all clients have the same distribution, close to 1 if each holds labels that few others hold. Clients
+        without samples are left out.
         """
         held = self.labels[self.sizes > 0]
         if not len(held):
@@ -46,7 +46,7 @@ class PartitionSummary:
         return float(np.abs(held / held.sum(axis=1, keepdims=True) - everyone).sum(axis=1).mean() / 2)
 
     def to_dict(self) -> dict[str, Any]:
-        """The same in plain numbers, for JSON."""
+        """All statistics as plain numbers, for JSON."""
         return {
             "clients": len(self.labels),
             "samples": int(self.labels.sum()),
@@ -58,7 +58,7 @@ class PartitionSummary:
 
 
 def summarise(client_rows: ClientRows | Sequence[Any], targets: NDArray[Any], classes: int) -> PartitionSummary:
-    """Count the labels of each client. Targets that are not labels (regression) are one column of sizes.
+    """Count the labels of each client. Targets of a regression give one column of sizes.
 
     >>> summary = summarise([np.array([0, 1]), np.array([2, 3])], np.array([0, 0, 1, 1]), classes=2)
     >>> summary.labels.tolist(), summary.heterogeneity
