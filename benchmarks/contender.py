@@ -18,6 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from gossamer.simulation import Observer, RoundRecord, RunStart
+
 ROOT = Path(__file__).parents[1]
 #: Where child processes find the benchmarks and this copy of the package.
 PATH = os.pathsep.join([str(ROOT), str(ROOT / "src")])
@@ -129,25 +131,26 @@ class Turns:
         self._seconds, self._rounds = self.hear(), []
 
 
-class Watched:
-    """A run of the engine tells the turns of its rounds, and what memory it took when it is warm."""
+class Watched(Observer):
+    """Tells the turns of the rounds of a run, and the memory that it took when it is warm."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
 
-    def start(self, prepared: Any, how: str, done: int) -> None:
-        from gossamer.bench.memory import data_bytes, state_bytes
-        from gossamer.simulation import number_of_workers
+    def start(self, run: RunStart) -> None:
+        from gossamer.bench import data_bytes, state_bytes
+        from gossamer.engines import number_of_workers
 
-        work, usual = prepared.training, number_of_workers(None, prepared, self)
-        self._turns.facts |= {"how": how, "usual": usual, "needed": state_bytes(work) + data_bytes(work.dataset)}
+        work, usual = run.training, number_of_workers(None, run.training)
+        self._turns.facts |= {"how": run.how, "usual": usual, "needed": state_bytes(work) + data_bytes(work.dataset)}
 
-    def round(self, metrics: dict[str, Any], timings: dict[str, Any]) -> None:
+    def round(self, record: RoundRecord) -> bool:
         if self._turns.warming:
             self._turns.facts |= memory()
         self._turns.over()
+        return False
 
-    def say(self, message: str) -> None:
+    def note(self, message: str) -> None:
         print(message, file=sys.stderr)
 
 
@@ -188,7 +191,7 @@ def main(name: str, role: str, number: int, options: str) -> None:
         from gossamer import simulate
 
         how = {"workers": number or None, "keep_vectors": False, **json.loads(options)}
-        simulate(workload.experiment(), observer=Watched(turns), **how)
+        simulate(workload.experiment(), observers=[Watched(turns)], **how)
     elif role == "loop":
         import torch
 

@@ -26,8 +26,7 @@ from rich.table import Table
 from benchmarks.run import measured_by
 from gossamer import Experiment, simulate
 from gossamer.data import Dataset, Samples, Scaling
-from gossamer.experiment.preparation import PreparedExperiment
-from gossamer.simulation import Metrics
+from gossamer.simulation import Observer, RoundRecord, RunStart
 from gossamer.system.machine import usable_cores
 from gossamer.system.words import size
 
@@ -54,23 +53,24 @@ def cases(clients: int | None) -> dict[str, Case]:
     }
 
 
-class Watch:
+class Watch(Observer):
     """The times of a run, and the memory it takes."""
 
     def __init__(self) -> None:
         self.began = time.perf_counter()
         self.start_seconds = 0.0
-        self.rounds: list[Metrics] = []
+        self.rounds: list[dict[str, Any]] = []
         self.peak = 0
         threading.Thread(target=self._look, daemon=True).start()
 
-    def start(self, prepared: PreparedExperiment, how: str, done: int) -> None:
+    def start(self, run: RunStart) -> None:
         self.start_seconds = time.perf_counter() - self.began
 
-    def round(self, metrics: Metrics, timings: Metrics) -> None:
-        self.rounds.append(timings)
+    def round(self, record: RoundRecord) -> bool:
+        self.rounds.append(record.timings)
+        return False
 
-    def say(self, message: str) -> None:
+    def note(self, message: str) -> None:
         print(message, file=sys.stderr)
 
     def _look(self) -> None:
@@ -93,7 +93,7 @@ def run(case: Case, workers: int) -> list[str]:
     experiment = Experiment(
         clients=case.clients, dataset=dataset, evaluate=nothing, checkpoint_every=0, **case.settings
     )
-    finished = simulate(experiment, workers=workers, observer=watch, keep_vectors=False)
+    finished = simulate(experiment, workers=workers, observers=[watch], keep_vectors=False)
     vector = sum(p.numel() * p.element_size() for p in finished.model.parameters())
     state = case.clients * vector * len(experiment.method.init(torch.zeros(1)))
     last = watch.rounds[-1]

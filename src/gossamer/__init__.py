@@ -7,13 +7,14 @@ if TYPE_CHECKING:
     from gossamer.data import per_client
     from gossamer.errors import GossamerError
     from gossamer.experiment import Experiment
-    from gossamer.simulation import Run, resume, simulate
+    from gossamer.simulation import Observer, Run, resume, simulate
     from gossamer.studies import compare
 
 #: What a user may import from here, and the room it lives in. Loaded when first asked for, since torch takes seconds.
 _ROOMS = {
     "Experiment": "gossamer.experiment",
     "GossamerError": "gossamer.errors",
+    "Observer": "gossamer.simulation",
     "Run": "gossamer.simulation",
     "compare": "gossamer.studies",
     "per_client": "gossamer.data",
@@ -21,7 +22,7 @@ _ROOMS = {
     "simulate": "gossamer.simulation",
 }
 
-__all__ = ["Experiment", "GossamerError", "Run", "compare", "per_client", "resume", "simulate"]
+__all__ = ["Experiment", "GossamerError", "Observer", "Run", "compare", "per_client", "resume", "simulate"]
 
 
 def __getattr__(name: str) -> Any:

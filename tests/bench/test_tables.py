@@ -83,7 +83,7 @@ def test_a_run_of_the_engine_tells_of_its_rounds_and_its_memory():
             self.warming = False
 
     turns = Counted()
-    simulate(find("N12").experiment(rounds=3), workers=1, observer=Watched(turns))
+    simulate(find("N12").experiment(rounds=3), workers=1, observers=[Watched(turns)])
     assert turns.rounds == 3
     assert turns.facts["needed"] == 12 * 7850 * 4 + 72 * (784 + 8)
     assert turns.facts["alone"] > 0

@@ -13,14 +13,14 @@ from safetensors import safe_open
 from gossamer.errors import RunFolderError
 from gossamer.runs import folder as folders
 from gossamer.runs.checkpoint import (
-    Damaged,
-    Part,
+    CheckpointShard,
+    DamagedCheckpoint,
     checkpoint_paths,
     drop_old,
     load_rows,
     load_tensors,
-    read_parts,
-    save_part,
+    read_shards,
+    save_shard,
     save_tensors,
 )
 from gossamer.runs.files import append_line, make_folder, replace_file, sync, write_text
@@ -121,16 +121,18 @@ def save(folder: Path, round: int, cuts: list[int], state: dict[str, torch.Tenso
     """A checkpoint as some workers write it, each the clients between two cuts."""
     for start, stop in itertools.pairwise(cuts):
         rows = {name: value[start:stop] for name, value in state.items()}
-        save_part(folder, round, "digest", range(start, stop), cuts[-1], rows)
+        save_shard(folder, round, "digest", range(start, stop), cuts[-1], rows)
     drop_old(folder)
 
 
-def load(folder: Path, own: range, total: int, like: dict[str, torch.Tensor]) -> tuple[Part, dict[str, torch.Tensor]]:
+def load(
+    folder: Path, own: range, total: int, like: dict[str, torch.Tensor]
+) -> tuple[CheckpointShard, dict[str, torch.Tensor]]:
     """What the worker that owns some clients reads of the newest checkpoint."""
     rows = {name: torch.empty((len(own), *value.shape[1:]), dtype=value.dtype) for name, value in like.items()}
-    parts = read_parts(checkpoint_paths(folder)[0], total)
-    load_rows(parts, own, rows)
-    return parts[0], rows
+    shards = read_shards(checkpoint_paths(folder)[0], total)
+    load_rows(shards, own, rows)
+    return shards[0], rows
 
 
 @pytest.mark.parametrize("written", [[0, 7], [0, 3, 7], [0, 1, 2, 7]])
@@ -144,8 +146,8 @@ def test_checkpoints_come_back_whoever_wrote_them(
     assert len(checkpoint_paths(tmp_path)) == 2
     assert {path.name[:12] for path in tmp_path.iterdir()} == {"round-000009", "round-000010"}
     for start, stop in itertools.pairwise(read):
-        part, rows = load(tmp_path, range(start, stop), 7, STATE)
-        assert (part.round, part.experiment) == (10, "digest")
+        shard, rows = load(tmp_path, range(start, stop), 7, STATE)
+        assert (shard.round, shard.experiment) == (10, "digest")
         for name, value in STATE.items():
             assert rows[name].dtype == value.dtype
             assert torch.equal(rows[name], value[start:stop])
@@ -155,8 +157,8 @@ def test_checkpoints_come_back_whoever_wrote_them(
 def test_a_checkpoint_that_lacks_a_worker_is_not_whole(tmp_path: Path, lost: int) -> None:
     save(tmp_path, 5, [0, 3, 5, 7])
     sorted(tmp_path.iterdir())[lost].unlink()
-    with pytest.raises(Damaged, match=f"the state of client {[0, 3, 5][lost]} is missing"):
-        read_parts(checkpoint_paths(tmp_path)[0], 7)
+    with pytest.raises(DamagedCheckpoint, match=f"the state of client {[0, 3, 5][lost]} is missing"):
+        read_shards(checkpoint_paths(tmp_path)[0], 7)
 
 
 def test_what_we_write_is_what_the_library_reads(tmp_path: Path) -> None:
@@ -176,19 +178,19 @@ def test_any_flipped_byte_is_noticed(tmp_path: Path) -> None:
         damaged[place] ^= 0x01
         path.write_bytes(damaged)
         try:
-            part, rows = load(tmp_path, range(2), 2, state)
-        except Damaged:
+            shard, rows = load(tmp_path, range(2), 2, state)
+        except DamagedCheckpoint:
             continue
         # Only padding may change unseen.
-        assert (part.round, part.experiment) == (3, "digest")
+        assert (shard.round, shard.experiment) == (3, "digest")
         assert torch.equal(rows["x"], state["x"])
 
 
 def test_files_that_are_no_checkpoints(tmp_path: Path) -> None:
     path = tmp_path / "round-000001.safetensors"
     save_tensors(path, {"x": torch.zeros(2)}, {"other": "thing"})
-    with pytest.raises(Damaged, match="which round"):
-        read_parts([path], 2)
+    with pytest.raises(DamagedCheckpoint, match="which round"):
+        read_shards([path], 2)
     path.write_text("hello")
-    with pytest.raises(Damaged, match="damaged"):
+    with pytest.raises(DamagedCheckpoint, match="damaged"):
         load_tensors(path)

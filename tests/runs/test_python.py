@@ -17,8 +17,9 @@ from gossamer.methods import DFedAvg, DFedSAM
 from gossamer.pages.curves import curve
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.record import read_run, read_runs
-from gossamer.simulation import Diverged, Interrupted, Silent
+from gossamer.simulation import Diverged, Interrupted, Observer
 from gossamer.studies import StudyRun, compare, variants
+from observers import Listening, PressesCtrlC, Signalling
 
 SMALL: dict[str, Any] = {
     "clients": 4,
@@ -33,21 +34,6 @@ def small(**changed: Any) -> Experiment:
     return Experiment(**{**SMALL, **changed})
 
 
-class Stopper(Silent):
-    """Presses Ctrl-C when a round is over."""
-
-    def __init__(self, after: int) -> None:
-        self.after = after
-        self.said: list[str] = []
-
-    def round(self, metrics: dict[str, Any], timings: dict[str, Any]) -> None:
-        if metrics["round"] == self.after:
-            raise KeyboardInterrupt
-
-    def say(self, message: str) -> None:
-        self.said.append(message)
-
-
 def test_a_run_needs_no_folder() -> None:
     run = simulate(small())
     assert run.folder is None
@@ -58,14 +44,14 @@ def test_a_run_needs_no_folder() -> None:
     weights = torch.cat([p.flatten() for p in run.model.parameters()])
     assert torch.equal(weights, run.vectors.double().mean(0).float())
     with pytest.raises(Interrupted) as stop:
-        simulate(small(), observer=Stopper(2))
+        simulate(small(), observers=[PressesCtrlC(2)])
     assert stop.value.folder is None
 
 
 def test_an_interrupt_keeps_the_last_whole_round(tmp_path: Path) -> None:
     straight = simulate(small())
     with pytest.raises(KeyboardInterrupt) as stop:  # what a notebook knows it by
-        simulate(small(), out=tmp_path / "r", observer=Stopper(2))
+        simulate(small(), out=tmp_path / "r", observers=[PressesCtrlC(2)])
     assert (stop.value.round, stop.value.folder) == (1, tmp_path / "r")
     again = resume(tmp_path / "r")
     assert again.vectors.equal(straight.vectors)
@@ -76,22 +62,9 @@ def test_steps_that_are_not_run_as_asked_are_told() -> None:
     def drops(shape: tuple[int, ...], classes: int) -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, classes))
 
-    listener = Stopper(after=0)
-    simulate(small(model=drops), step="traced", observer=listener)
-    assert [said for said in listener.said if said.startswith("steps are eager, not traced as asked: the model draws")]
-
-
-class Signal(Silent):
-    """Sends a signal when a round is over, and may have seen enough then."""
-
-    def __init__(self, number: int, after: int, enough: bool = False) -> None:
-        self.number, self.after, self.enough = number, after, enough
-
-    def round(self, metrics: dict[str, Any], timings: dict[str, Any]) -> None:
-        if metrics["round"] == self.after:
-            signal.raise_signal(self.number)
-            if self.enough:
-                raise LookupError("seen enough")
+    listener = Listening()
+    simulate(small(model=drops), step="traced", observers=[listener])
+    assert [said for said in listener.notes if said.startswith("steps are eager, not traced as asked: the model draws")]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -99,7 +72,7 @@ def test_a_signal_in_the_last_round_is_not_lost(number: int, tmp_path: Path) -> 
     """The run is whole, and whoever has more to do hears of the signal."""
     straight = simulate(small())
     with pytest.raises(Interrupted) as stop:
-        simulate(small(), out=tmp_path / "r", observer=Signal(number, after=4))
+        simulate(small(), out=tmp_path / "r", observers=[Signalling(number, after=4)])
     assert stop.value.run is not None
     assert stop.value.run.vectors.equal(straight.vectors)
     assert (tmp_path / "r" / "final.safetensors").exists()
@@ -107,9 +80,9 @@ def test_a_signal_in_the_last_round_is_not_lost(number: int, tmp_path: Path) -> 
 
 def test_a_signal_is_not_lost_with_an_observer_who_ends_the_run() -> None:
     with pytest.raises(KeyboardInterrupt):
-        simulate(small(), observer=Signal(signal.SIGINT, after=2, enough=True))
+        simulate(small(), observers=[Signalling(signal.SIGINT, after=2, fails=True)])
     with pytest.raises(LookupError):
-        simulate(small(), observer=Signal(signal.SIGCHLD, after=2, enough=True))  # not one that asks to stop
+        simulate(small(), observers=[Signalling(signal.SIGCHLD, after=2, fails=True)])  # not one that asks to stop
 
 
 def test_a_run_in_a_thread_of_its_own(tmp_path: Path) -> None:
@@ -124,7 +97,7 @@ def test_a_diverged_run_holds_what_was_before() -> None:
     with pytest.raises(Diverged, match=r"diverged in round \d+ at ") as error:
         simulate(small(lr=1e6, rounds=30))
     run = error.value.run
-    assert run.diverged == str(error.value)
+    assert (run.ending.kind, run.ending.reason) == ("diverged", str(error.value))
     assert len(run.metrics) < 30
     assert torch.isfinite(run.vectors).all()
     assert len(simulate(small(lr=1e6), on_divergence="continue").metrics) == 4
@@ -135,10 +108,10 @@ def test_a_finished_run_whose_checkpoints_are_gone_is_computed_again(tmp_path: P
     before = (tmp_path / "r" / "metrics.jsonl").read_bytes()
     for path in (tmp_path / "r" / "checkpoints").iterdir():
         path.unlink()
-    stopper = Stopper(2)
+    stopper = PressesCtrlC(2)
     with pytest.raises(Interrupted):
-        resume(tmp_path / "r", observer=stopper)
-    assert "starting again" in stopper.said[0]
+        resume(tmp_path / "r", observers=[stopper])
+    assert "starting again" in stopper.notes[0]
     assert "unfinished" in (read_run(tmp_path / "r").stopped or "")  # it is not passed off as whole
     assert resume(tmp_path / "r").vectors.equal(run.vectors)
     assert (tmp_path / "r" / "metrics.jsonl").read_bytes() == before
@@ -147,7 +120,7 @@ def test_a_finished_run_whose_checkpoints_are_gone_is_computed_again(tmp_path: P
 def test_chunks_change_nothing_after_a_resume(tmp_path: Path) -> None:
     straight = simulate(small(dtype="float64"), chunk=4)
     with pytest.raises(Interrupted):
-        simulate(small(dtype="float64"), out=tmp_path / "r", chunk=1, observer=Stopper(3))
+        simulate(small(dtype="float64"), out=tmp_path / "r", chunk=1, observers=[PressesCtrlC(3)])
     again = resume(tmp_path / "r", chunk=3)
     assert torch.allclose(again.vectors, straight.vectors, rtol=0, atol=1e-10)
 
@@ -207,8 +180,8 @@ def test_a_comparison_of_objects(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_comparison_names_its_folder(tmp_path: Path) -> None:
-    def observe(run: StudyRun) -> Silent:
-        return Stopper(2) if run.number == 2 else Silent()
+    def observe(run: StudyRun) -> list[Observer]:
+        return [PressesCtrlC(2)] if run.number == 2 else []
 
     with pytest.raises(Interrupted) as stop:
         compare(small(), {"lr": [0.1, 0.2]}, out=tmp_path / "c", observe=observe)

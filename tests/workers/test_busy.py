@@ -3,8 +3,8 @@
 import pytest
 
 from gossamer import Experiment
+from gossamer.engines.planning.workers import WORTH_A_WORKER, number_of_workers
 from gossamer.experiment.preparation import prepare
-from gossamer.simulation import WORTH_A_WORKER, Silent, number_of_workers
 
 
 @pytest.mark.parametrize(
@@ -19,12 +19,11 @@ from gossamer.simulation import WORTH_A_WORKER, Silent, number_of_workers
 def test_by_default_one_for_each_core_that_has_enough_to_do(
     clients: int, local_steps: int, cores: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gossamer.simulation.loop.usable_cores", lambda: cores)
     monkeypatch.delenv("GOSSAMER_WORKERS", raising=False)
     described = Experiment(
         clients=clients, model="softmax", batch_size=16, local_steps=local_steps, partition="iid",
         dataset={"name": "digits", "train_samples": 16 * clients},
     )  # fmt: skip
     assert WORTH_A_WORKER == 8e6
-    assert number_of_workers(None, prepare(described), Silent()) == expected
-    assert number_of_workers(2, prepare(described), Silent()) == 2  # whoever says a number gets it
+    assert number_of_workers(None, prepare(described).training, cores=cores) == expected
+    assert number_of_workers(2, prepare(described).training, cores=cores) == 2

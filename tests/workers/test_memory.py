@@ -19,10 +19,11 @@ from gossamer.engines.steps import replayed
 from gossamer.engines.steps.chunk import ChunkRunner
 from gossamer.experiment.preparation import prepare
 from gossamer.methods import METHODS, DFedAvg, Local, Message, Round, State
-from gossamer.simulation import Diverged, Interrupted, Metrics, Run, Silent
+from gossamer.simulation import Diverged, Interrupted, Run
 from gossamer.system.machine import free_memory
 from gossamer.workers import can_fork
 from gossamer.workers.board import Forked
+from observers import Listening, PressesCtrlC
 from problems import graph_for, samples, tiny_net
 
 RAGGED = [9, 1, 0, 4, 7, 2, 5]
@@ -132,20 +133,10 @@ def test_the_constants_of_a_recording_arrive_as_they_lay(constant: Tensor) -> No
 def test_a_replay_that_gives_something_else_is_not_taken(lean: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replayed, "_from_text", lambda told: {name: torch.zeros(3) for name in told})
     described, listener = experiment(model=Masked, local_epochs=None, local_steps=5), Listening()
-    found = simulate(described, workers=1, chunk=3, step="traced", observer=listener)
-    assert any(said.startswith("a step cannot be recorded, and is taken as written") for said in listener.said)
+    found = simulate(described, workers=1, chunk=3, step="traced", observers=[listener])
+    assert any(said.startswith("a step cannot be recorded, and is taken as written") for said in listener.notes)
     eager = simulate(described, workers=1, chunk=3, step="eager")
     assert torch.equal(found.vectors, eager.vectors)
-
-
-class Listening(Silent):
-    """Keeps what is said."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def say(self, message: str) -> None:
-        self.said.append(message)
 
 
 @forks
@@ -273,21 +264,10 @@ def test_a_divergence_is_reported_without_the_state_before_it(lean: None, tmp_pa
     assert metrics[0] == metrics[1]
 
 
-class StopsIn(Silent):
-    """Presses Ctrl-C when a round is over."""
-
-    def __init__(self, after: int) -> None:
-        self.after = after
-
-    def round(self, metrics: Metrics, timings: Metrics) -> None:
-        if metrics["round"] == self.after:
-            raise KeyboardInterrupt
-
-
 def test_an_interrupted_run_goes_on_from_its_last_checkpoint(lean: None, tmp_path: Path) -> None:
     described = experiment(method="dfedadmm", rounds=6, checkpoint_every=2)
     with pytest.raises(Interrupted) as stop:
-        simulate(described, out=tmp_path / "r", observer=StopsIn(5), workers=1)
+        simulate(described, out=tmp_path / "r", observers=[PressesCtrlC(5)], workers=1)
     assert stop.value.round == 4
     again, straight = resume(tmp_path / "r", experiment=described, workers=1), simulate(described, workers=1)
     assert torch.equal(again.vectors, straight.vectors)

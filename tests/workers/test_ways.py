@@ -15,11 +15,11 @@ from gossamer import Experiment, simulate
 from gossamer.data import Augmentation, Dataset, Samples, Scaling
 from gossamer.engines.steps.compiled import kept_steps
 from gossamer.engines.steps.fingerprint import fingerprint
-from gossamer.experiment.preparation import PreparedExperiment
 from gossamer.methods import DFedAvg, Local, Round, State
 from gossamer.methods.local import Gradient
-from gossamer.simulation import Metrics, Run, Silent
+from gossamer.simulation import Run
 from gossamer.workers import ForkFailed, run_in_fork
+from observers import Listening
 from problems import graph_for, samples, tiny_net
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
@@ -40,24 +40,6 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-class Listening(Silent):
-    """Keeps what is said."""
-
-    def __init__(self) -> None:
-        self.how = ""
-        self.prepared: list[str] = []
-        self.said: list[str] = []
-
-    def preparing(self, what: str) -> None:
-        self.prepared.append(what)
-
-    def start(self, prepared: PreparedExperiment, how: str, done: int) -> None:
-        self.how = how
-
-    def say(self, message: str) -> None:
-        self.said.append(message)
-
-
 def experiment(**changed: Any) -> Experiment:
     settings: dict[str, Any] = {
         "method": "dfedavg", "graph": "ring", "dataset": samples(RAGGED, seed=1), "model": tiny_net, "batch_size": 4,
@@ -67,7 +49,7 @@ def experiment(**changed: Any) -> Experiment:
 
 
 def run(described: Experiment, listener: Listening | None = None, **options: Any) -> Run:
-    return simulate(described, observer=listener, **{"workers": 1, **options})
+    return simulate(described, observers=[listener] if listener else [], **{"workers": 1, **options})
 
 
 def assert_same(one: Run, other: Run, tolerance: float) -> None:
@@ -103,7 +85,7 @@ def test_recorded_steps_of_every_chunk_size_are_the_eager_ones_of_a_loop(
         listener = Listening()
         assert_same(run(described, listener, chunk=chunk, step="traced"), loop, TOLERANCE[dtype])
         assert f"{chunk} at a time, traced" in listener.how
-        assert listener.said == []  # nothing kept the steps from being recorded
+        assert listener.notes == []  # nothing kept the steps from being recorded
 
 
 @pytest.mark.parametrize("steps", [1, 2])
@@ -132,7 +114,7 @@ def test_compiled_steps(sizes: list[int], chunk: int, workers: int) -> None:
     listener = Listening()
     compiled = run(described, listener, chunk=chunk, step="compiled", workers=workers)
     assert "compiled" in listener.how
-    assert listener.said == []
+    assert listener.notes == []
     assert_same(compiled, run(described, chunk=1, step="eager"), 1e-10)
 
 
@@ -149,7 +131,7 @@ def test_a_damaged_library_is_built_again(tmp_path: Path, monkeypatch: pytest.Mo
     listener = Listening()
     mended = run(described, listener, chunk=4, step="compiled")
     assert_same(mended, run(described, chunk=1, step="eager"), 1e-10)
-    assert listener.said == []
+    assert listener.notes == []
     assert all(library.stat().st_size > 20_000 for library in (tmp_path / "gossamer" / "steps").glob("*.so"))
 
 
@@ -184,7 +166,7 @@ def test_where_nothing_can_be_built_apart_this_process_compiles(monkeypatch: pyt
     described = experiment(dataset=samples([8] * 4, seed=1), model=lambda: nn.Linear(3, 3))
     listener = Listening()
     compiled = run(described, listener, chunk=4, step="compiled")
-    assert listener.said == []
+    assert listener.notes == []
     assert_same(compiled, run(described, chunk=1, step="eager"), 1e-10)
 
 
@@ -199,7 +181,7 @@ def test_a_long_run_says_what_it_measures_and_compiles(monkeypatch: pytest.Monke
     for kept in (False, True):
         listener = Listening()
         assert_same(run(described, listener), plain, 1e-10)
-        assert any("measuring" in what for what in listener.prepared) == (not kept)
+        assert any("measuring" in what for what in listener.waits) == (not kept)
         assert "measured, per client and step" in listener.how
         assert ("kept from an earlier run" in listener.how) == kept
 
@@ -292,7 +274,7 @@ def test_a_compiled_convolution_with_pooling() -> None:
     described = experiment(dataset=colour_images(4), model=small_cnn, batch_size=6)
     listener = Listening()
     compiled = run(described, listener, chunk=4, step="compiled", channels_last=True)
-    assert not listener.said
+    assert not listener.notes
     assert_same(compiled, run(described, chunk=1, step="eager", channels_last=False), 1e-10)
 
 
@@ -348,10 +330,10 @@ def test_a_step_that_cannot_be_recorded_is_taken_as_written_and_that_is_said(met
     listener = Listening()
     traced = run(described, listener, chunk=chunk, step="traced")
     assert_same(traced, run(described, chunk=1, step="eager"), 1e-10)
-    assert len(listener.said) == 1
-    assert "cannot be recorded" in listener.said[0]
+    assert len(listener.notes) == 1
+    assert "cannot be recorded" in listener.notes[0]
     if method in (Faster, FasterOnce):
-        assert "number of the round" in listener.said[0]
+        assert "number of the round" in listener.notes[0]
 
 
 class Branching(nn.Module):
@@ -374,7 +356,7 @@ def test_a_model_with_a_branch_on_its_data_runs_one_client_at_a_time_and_as_writ
     assert f"on {workers} worker" in listener.how
     assert "1 at a time" in listener.how
     assert "vmap cannot run this model" in listener.how
-    assert any("a step cannot be recorded" in words for words in listener.said)
+    assert any("a step cannot be recorded" in words for words in listener.notes)
     assert_same(fallback, run(described, chunk=1, step="eager"), 1e-10)
 
 
@@ -385,17 +367,8 @@ def test_a_branch_is_said_where_nobody_asks_for_a_chunk() -> None:
     assert "vmap cannot run this model" in listener.how
 
 
-class Watching(Silent):
-    """Keeps every round's metrics."""
-
-    def __init__(self) -> None:
-        self.rounds: list[Metrics] = []
-
-    def round(self, metrics: Metrics, timings: Metrics) -> None:
-        self.rounds.append(metrics)
-
-
 def test_one_worker_speaks_for_all() -> None:
-    observer = Watching()
-    simulate(experiment(), observer=observer, workers=3)
-    assert [metrics["round"] for metrics in observer.rounds] == [1, 2, 3, 4]
+    listener = Listening()
+    simulate(experiment(), observers=[listener], workers=3)
+    assert [record.round for record in listener.records] == [1, 2, 3, 4]
+    assert (len(listener.starts), len(listener.outcomes)) == (1, 1)

@@ -2,14 +2,12 @@
 
 import statistics
 import time
-from contextlib import suppress
 from dataclasses import astuple, dataclass
 from typing import Any
 
 from gossamer.bench.memory import memory_peak, settle_memory
 from gossamer.experiment import Experiment
-from gossamer.experiment.preparation import PreparedExperiment
-from gossamer.simulation import Metrics, simulate
+from gossamer.simulation import Observer, RoundRecord, RunStart, simulate
 from gossamer.training import Training
 
 #: Rounds that are not timed: memory is fetched and steps are recorded or compiled in them.
@@ -50,11 +48,7 @@ class EngineSpeed:
     peak_bytes: int | None
 
 
-class _Enough(Exception):
-    """Enough rounds were timed."""
-
-
-class EngineTimer:
+class EngineTimer(Observer):
     """Times the rounds of an engine and stops it after a while. Time spent in the timer itself is not counted."""
 
     def __init__(self, seconds: float) -> None:
@@ -66,24 +60,23 @@ class EngineTimer:
         self.steps: list[int] = []
         self.rounds: list[RoundSeconds] = []
 
-    def start(self, prepared: PreparedExperiment, how: str, done: int) -> None:
-        self.training, self.how = prepared.training, how
+    def start(self, run: RunStart) -> None:
+        self.training, self.how = run.training, run.how
         self.began = self.resumed = time.perf_counter()
 
-    def round(self, metrics: Metrics, timings: Metrics) -> None:
+    def round(self, record: RoundRecord) -> bool:
         passed = time.perf_counter() - self.resumed
-        parts = {name: float(timings.get(f"seconds_{name}", 0.0)) for name in ("mixing", "waiting", "evaluation")}
+        parts = {name: float(record.timings[f"seconds_{name}"]) for name in ("mixing", "waiting", "evaluation")}
         # Time between the timed parts of a round is counted as local work: it is overhead.
         self.rounds.append(RoundSeconds(local=max(passed - sum(parts.values()), 1e-9), **parts))
-        self.steps.append(steps_of_round(self.training, metrics["round"] - 1))
+        self.steps.append(steps_of_round(self.training, record.round - 1))
         if len(self.rounds) <= WARM_UP:
             self.peak = memory_peak()  # every round does the same
         spent = sum(split.total for split in self.timed())
         if time.perf_counter() > self.began + LONGEST or (len(self.rounds) > WARM_UP and spent >= self.seconds):
-            raise _Enough
+            return True
         self.resumed = time.perf_counter()
-
-    def say(self, message: str) -> None: ...
+        return False
 
     def timed(self) -> list[RoundSeconds]:
         """The rounds after the warm-up, or the last one if there are no others."""
@@ -111,8 +104,8 @@ def time_engine(experiment: Experiment, workers: int, seconds: float, **options:
     """Run an experiment until enough rounds were timed."""
     settle_memory()
     timer = EngineTimer(seconds)
-    with suppress(_Enough):
-        simulate(experiment, workers=workers, observer=timer, on_divergence="continue", keep_vectors=False, **options)
+    experiment = experiment.but({"evaluate.start": False, "stop_at": None})
+    simulate(experiment, workers=workers, observers=[timer], on_divergence="continue", keep_vectors=False, **options)
     return timer
 
 

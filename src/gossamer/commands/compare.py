@@ -19,6 +19,7 @@ from gossamer.commands.options import (
     Settings,
     Spill,
     StepOption,
+    TensorBoard,
     Verbose,
     Workers,
     overrides,
@@ -46,6 +47,7 @@ def compare(
     channels_last: ChannelsLast = None,
     spill: Spill = None,
     on_divergence: Diverging = "stop",
+    tensorboard: TensorBoard = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -62,14 +64,14 @@ def compare(
         workers=workers, chunk=chunk, step=step, channels_last=channels_last, spill=spill, data_dir=data_dir,
         on_divergence=on_divergence, keep_vectors=False,
     )  # fmt: skip
-    run_study(study, folder, quiet, verbose, options)
+    run_study(study, folder, terminal.StudyDisplay(quiet, verbose, tensorboard), options)
 
 
-def run_study(study: studies.Study, folder: Path, quiet: bool, verbose: bool, options: simulation.Options) -> None:
+def run_study(study: studies.Study, folder: Path, display: terminal.StudyDisplay, options: simulation.Options) -> None:
     """Run a study into a folder, then print its table, the places of its files and what to try next."""
-    with terminal.Watching(quiet, verbose) as watching:
+    with display:
         result = studies.compare(
-            study.experiment, study.sweep, seeds=study.seeds, out=folder, observe=watching.begin, **options
+            study.experiment, study.sweep, seeds=study.seeds, out=folder, observe=display.observers, **options
         )
     title, swept, wide = comparison_title(study), ", ".join(study.sweep), terminal.console.out.width >= 100
     terminal.console.out.print(results_table(result.table, title, swept, study.seeds, wide))

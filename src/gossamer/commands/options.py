@@ -37,6 +37,7 @@ ChannelsLast = Annotated[
 Spill = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="Keep the clients' state in a file there, not in memory.")
 ]
+TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")]
 Diverging = Annotated[OnDivergence, typer.Option("--on-divergence", help="What to do when a loss is not finite.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say how the engine runs.")]

@@ -19,6 +19,7 @@ from gossamer.commands.options import (
     Settings,
     Spill,
     StepOption,
+    TensorBoard,
     Verbose,
     Workers,
     overrides,
@@ -38,7 +39,7 @@ def run(
     channels_last: ChannelsLast = None,
     spill: Spill = None,
     on_divergence: Diverging = "stop",
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
+    tensorboard: TensorBoard = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -46,15 +47,13 @@ def run(
     experiment = load_experiment(file, overrides(settings))
     method = part_name(experiment, "method")
     folder = out or unfinished_run(experiment) or fresh_folder(f"{method}-{part_name(experiment, 'dataset')}")
-    observer = terminal.make_observer(method, quiet, verbose)
-    observers = [observer, terminal.tensorboard_observer(folder)] if tensorboard else [observer]
+    display = terminal.make_observer(method, quiet, verbose)
+    observers = [display, terminal.TensorBoard()] if tensorboard else [display]
     options = simulation.Options(
         workers=workers, chunk=chunk, step=step, channels_last=channels_last, spill=spill, data_dir=data_dir,
         on_divergence=on_divergence, keep_vectors=False,
     )  # fmt: skip
-    with terminal.watching(observers) as watching:
-        finished = simulation.simulate(experiment, out=folder, observer=watching, **options)
-    say_run(finished, folder)
+    say_run(simulation.simulate(experiment, out=folder, observers=observers, **options), folder)
 
 
 def resume(
@@ -75,11 +74,11 @@ def resume(
         on_divergence=on_divergence, keep_vectors=False,
     )  # fmt: skip
     if (folder / studies.COMPARISON).exists():
-        run_study(studies.load_study(folder / studies.COMPARISON), folder, quiet, verbose, options)
+        study = studies.load_study(folder / studies.COMPARISON)
+        run_study(study, folder, terminal.StudyDisplay(quiet, verbose, tensorboard=False), options)
         return
-    with terminal.watching([terminal.make_observer(folder.name, quiet, verbose)]) as watching:
-        finished = simulation.resume(folder, observer=watching, **options)
-    say_run(finished, folder)
+    display = terminal.make_observer(folder.name, quiet, verbose)
+    say_run(simulation.resume(folder, observers=[display], **options), folder)
 
 
 def part_name(experiment: Experiment, key: str) -> str:

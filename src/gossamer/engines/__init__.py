@@ -2,6 +2,7 @@
 
 from gossamer.engines.memory import OutOfMemory, check_memory, explain_lack_of_memory, shared_sizes
 from gossamer.engines.planning.choice import PlanOverrides, check_first_step, choose_plan
+from gossamer.engines.planning.workers import number_of_workers
 from gossamer.engines.reference import Reference, Trace
 from gossamer.engines.stacked import RoundReport, Stacked
 from gossamer.engines.steps.chunk import ExecutionPlan, StepMode
@@ -19,5 +20,6 @@ __all__ = [
     "check_memory",
     "choose_plan",
     "explain_lack_of_memory",
+    "number_of_workers",
     "shared_sizes",
 ]

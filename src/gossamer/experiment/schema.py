@@ -27,6 +27,7 @@ from pydantic import (
 from gossamer.data import DATASETS, PARTITIONS
 from gossamer.errors import ExperimentError, did_you_mean
 from gossamer.graphs import GRAPHS
+from gossamer.measure import METRICS
 from gossamer.methods import METHODS, LocalWork, Traits, traits_of
 from gossamer.models import LOSSES, MODELS
 from gossamer.parts import PYTHON_ONLY, Catalog, explain, parameters_of
@@ -72,6 +73,22 @@ class Evaluate(Checked):
     every: int = Field(1, ge=0, description="the averaged model on the test samples, and the consensus distance")
     clients: int = Field(5, ge=0, description="every client's own model on the test samples")
     training: int = Field(5, ge=0, description="the averaged model on all training samples")
+    start: bool = Field(False, description="also measure the models before the first round, as round 0")
+
+
+class StopAt(Checked):
+    """Ends a run on purpose after the round in which a metric reaches a value."""
+
+    metric: str = Field(description="a metric of the record; accuracies and totals rise to the value, losses fall")
+    value: float = Field(allow_inf_nan=False, description="the value at which the run stops")
+
+    @field_validator("metric")
+    @classmethod
+    def _is_known(cls, metric: str) -> str:
+        known = [name for name, about in METRICS.items() if about.direction is not None]
+        if metric not in known:
+            raise ValueError(f"unknown metric '{metric}': {did_you_mean(metric, known)}")
+        return metric
 
 
 class Experiment(Checked):
@@ -113,6 +130,7 @@ class Experiment(Checked):
     dtype: Literal["float32", "float64"] = Field("float32", description="numbers that models are made of")
     device: str = Field("cpu", description="where tensors live: cpu, cuda, cuda:1, ...")
     evaluate: Evaluate = Field(Evaluate(), description="how often what is measured")
+    stop_at: Annotated[StopAt | None, Off] = Field(None, description="stop when a metric reaches a value")
     checkpoint_every: int = Field(10, ge=0, description="rounds between checkpoints; 0: only at the end")
 
     #: The user's spec of parts that cannot be described from the object alone, such as an imported instance.
@@ -133,6 +151,8 @@ class Experiment(Checked):
         if self.local_epochs is not None and self.local_steps is not None:
             raise ValueError("local_epochs and local_steps exclude each other: set one of them")
         traits_of(self.method)  # what is no method, or has a wrong member, is refused
+        if self.stop_at and (key := METRICS[self.stop_at.metric].cadence) and not getattr(self.evaluate, key):
+            raise ValueError(f"stop_at: {self.stop_at.metric} is measured only once: set evaluate.{key}")
         if not callable(self.loss):
             raise ValueError(f"loss: expected a name or a function of (outputs, targets) (got {self.loss!r})")
         return self
@@ -284,6 +304,7 @@ def refuse_unknown_keys(values: Mapping[str, Any]) -> None:
     for where, known, given in (
         ("", Experiment.model_fields, values),
         ("evaluate.", Evaluate.model_fields, values.get("evaluate")),
+        ("stop_at.", StopAt.model_fields, values.get("stop_at")),
     ):
         for key in given if isinstance(given, Mapping) else ():
             if key not in known:

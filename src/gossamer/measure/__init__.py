@@ -1,34 +1,18 @@
-"""What is measured."""
+"""What is measured: the quality of models, how far they are apart, and the record of a round."""
 
-from gossamer.measure.flatness import (
-    Trace,
-    eigenvalue_estimates,
-    hessian_trace,
-    sam_sharpness,
-    top_eigenvalues,
-    trace_estimates,
-    trace_of,
-)
-from gossamer.measure.lanczos import Eigenvalues
-from gossamer.measure.landscape import Grid, check_same_shape, filter_directions, landscape_losses
 from gossamer.measure.metrics import Evaluator, Quality, consensus_distance
-from gossamer.measure.objective import Objective
+from gossamer.measure.rounds import Measured, Measurement
+from gossamer.measure.table import CLIENT_VALUES, METRICS, Metric, Metrics, best_round
 
 __all__ = [
-    "Eigenvalues",
+    "CLIENT_VALUES",
+    "METRICS",
     "Evaluator",
-    "Grid",
-    "Objective",
+    "Measured",
+    "Measurement",
+    "Metric",
+    "Metrics",
     "Quality",
-    "Trace",
-    "check_same_shape",
+    "best_round",
     "consensus_distance",
-    "eigenvalue_estimates",
-    "filter_directions",
-    "hessian_trace",
-    "landscape_losses",
-    "sam_sharpness",
-    "top_eigenvalues",
-    "trace_estimates",
-    "trace_of",
 ]

@@ -33,11 +33,11 @@ DTYPES = {
 }  # fmt: skip
 
 
-class Damaged(RunFolderError):
+class DamagedCheckpoint(RunFolderError):
     """A checkpoint that cannot be used, with the reason."""
 
 
-class Part(NamedTuple):
+class CheckpointShard(NamedTuple):
     """One file of a checkpoint: the rows of some clients after `round` rounds, of the experiment with this digest."""
 
     path: Path
@@ -46,16 +46,16 @@ class Part(NamedTuple):
     clients: range
 
 
-def part_path(folder: Path, round: int, clients: range, total: int) -> Path:
+def shard_path(folder: Path, round: int, clients: range, total: int) -> Path:
     """Where a worker writes its clients' rows."""
     whole = len(clients) == total
     who = "" if whole else f"-clients-{clients.start}-{clients.stop - 1}"
     return folder / f"round-{round:06d}{who}.safetensors"
 
 
-def save_part(folder: Path, round: int, experiment: str, clients: range, total: int, state: dict[str, Tensor]) -> Path:
+def save_shard(folder: Path, round: int, experiment: str, clients: range, total: int, state: dict[str, Tensor]) -> Path:
     """Write the state of some clients."""
-    path = part_path(folder, round, clients, total)
+    path = shard_path(folder, round, clients, total)
     about = {"round": str(round), "experiment": experiment, "clients": f"{clients.start}:{clients.stop}"}
     save_tensors(path, state, about)
     return path
@@ -82,38 +82,38 @@ def checkpoint_paths(folder: Path) -> list[list[Path]]:
     return [rounds[name] for name in sorted(rounds, reverse=True)]
 
 
-def read_parts(paths: list[Path], total: int) -> list[Part]:
-    """The files of one checkpoint, which must cover all clients once; else `Damaged`."""
-    parts = sorted((_read_head(path) for path in paths), key=lambda part: part.clients.start)
+def read_shards(paths: list[Path], total: int) -> list[CheckpointShard]:
+    """The files of one checkpoint, which must cover all clients once; else `DamagedCheckpoint`."""
+    shards = sorted((_read_head(path) for path in paths), key=lambda shard: shard.clients.start)
     covered = 0
-    for part in parts:
-        if part.clients.start != covered:
+    for shard in shards:
+        if shard.clients.start != covered:
             break
-        covered = part.clients.stop
+        covered = shard.clients.stop
     if covered != total:
-        raise Damaged(f"{paths[0]}: damaged: of its round, the state of client {covered} is missing")
-    return parts
+        raise DamagedCheckpoint(f"{paths[0]}: damaged: of its round, the state of client {covered} is missing")
+    return shards
 
 
-def load_rows(parts: list[Part], own: range, state: dict[str, Tensor]) -> None:
+def load_rows(shards: list[CheckpointShard], own: range, state: dict[str, Tensor]) -> None:
     """Fill the rows of some clients from the files that hold them. Each file is checked against its digest first."""
-    for part in parts:
-        first, last = max(part.clients.start, own.start), min(part.clients.stop, own.stop)
+    for shard in shards:
+        first, last = max(shard.clients.start, own.start), min(shard.clients.stop, own.stop)
         if first >= last:
             continue
-        with _opened(part.path) as file:
-            check_digest(part.path, file)
+        with _opened(shard.path) as file:
+            check_digest(shard.path, file)
             for name, rows in state.items():
                 stored = file.get_slice(name)
                 for start, stop in _pieces(first, last, rows[0].numel() * rows.element_size()):
                     rows[start - own.start : stop - own.start] = stored[
-                        start - part.clients.start : stop - part.clients.start
+                        start - shard.clients.start : stop - shard.clients.start
                     ].to(rows.device)
 
 
-def shapes_in(part: Part) -> dict[str, tuple[tuple[int, ...], str]]:
+def shapes_in(shard: CheckpointShard) -> dict[str, tuple[tuple[int, ...], str]]:
     """The shape of one client's tensors in a file, and their types."""
-    with _opened(part.path) as file:
+    with _opened(shard.path) as file:
         return {name: (tuple(file.get_slice(name).get_shape()[1:]), file.get_slice(name).get_dtype())
                 for name in file.keys()}  # noqa: SIM118  # not a mapping  # fmt: skip
 
@@ -174,7 +174,7 @@ def check_digest(path: Path, file: Any) -> None:
         for start, stop in _pieces(0, shape[0], first.numel() * first.element_size()):
             hasher.update(stored[start:stop].contiguous().reshape(-1).view(torch.uint8).numpy().data)
     if said != hasher.hexdigest():
-        raise Damaged(f"{path}: damaged: its contents do not match its digest")
+        raise DamagedCheckpoint(f"{path}: damaged: its contents do not match its digest")
 
 
 @contextmanager
@@ -184,17 +184,19 @@ def _opened(path: Path) -> Iterator[Any]:
         with safe_open(path, framework="pt") as file:
             yield file
     except (SafetensorError, OSError) as error:
-        raise Damaged(f"{path}: damaged: {error}") from None
+        raise DamagedCheckpoint(f"{path}: damaged: {error}") from None
 
 
-def _read_head(path: Path) -> Part:
+def _read_head(path: Path) -> CheckpointShard:
     with _opened(path) as file:
         about = dict(file.metadata() or {})
         try:
             start, stop = re.fullmatch(r"(\d+):(\d+)", about["clients"]).groups()  # type: ignore[union-attr]
-            return Part(path, int(about["round"]), about["experiment"], range(int(start), int(stop)))
+            return CheckpointShard(path, int(about["round"]), about["experiment"], range(int(start), int(stop)))
         except (KeyError, ValueError, AttributeError):
-            raise Damaged(f"{path}: damaged: it does not say which round it holds, and of which clients") from None
+            raise DamagedCheckpoint(
+                f"{path}: damaged: it does not say which round it holds, and of which clients"
+            ) from None
 
 
 def _digest(about: dict[str, str], tensors: dict[str, Tensor]) -> str:

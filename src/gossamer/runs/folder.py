@@ -1,50 +1,49 @@
 """The run folder: everything a run leaves behind, and everything needed to go on with it.
 
 experiment.toml     the experiment, every key spelled out
-environment.json    versions of what computed it, and how
-partition.json      who held how many samples of which class
+environment.json    the version of this format, the versions of the packages, the commit, how the clients were run
+partition.json      how many samples of each class every client held
 metrics.jsonl       one line per round, appended as the run goes; the same bytes for the same experiment
 timings.jsonl       one line per round: seconds of local work, waiting for others, mixing, evaluation
 checkpoints/        the clients' state after some round, the newest two, each in one file per worker
 best.safetensors    the averaged model of the best round so far, by its parameters' names
-final.safetensors   the averaged model at the end; its presence says that the run is finished
-stopped.json        why the run ended before its last round, if it did
+final.safetensors   the averaged model at the end; its presence says that the run has ended
+stopped.json        how and why the run ended before its last round, if it did
 """
 
 import json
 import math
-import platform
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
 from gossamer.errors import RunFolderError
 from gossamer.runs.checkpoint import (
     DTYPES,
-    Damaged,
-    Part,
+    CheckpointShard,
+    DamagedCheckpoint,
     checkpoint_paths,
     drop_old,
     drop_round,
     load_rows,
     load_tensors,
-    read_parts,
-    save_part,
+    read_shards,
+    save_shard,
     save_tensors,
     shapes_in,
 )
+from gossamer.runs.ending import Ending
+from gossamer.runs.environment import environment
 from gossamer.runs.files import append_line, cannot_write, make_folder, sync, write_text
 from gossamer.workers import ALONE, Group
 
+#: Raised when a run folder changes so that an older version cannot read it.
+FORMAT = 1
 EXPERIMENT = "experiment.toml"
 ENVIRONMENT = "environment.json"
 FINAL = "final.safetensors"
@@ -98,7 +97,9 @@ class RunFolder:
             raise RunFolderError(f"{path}: exists and is not a run folder. Choose another folder with --out.")
         try:
             make_folder(folder.checkpoints)
-            write_text(path / ENVIRONMENT, json.dumps({**environment(), "engine": engine}, indent=2) + "\n")
+            write_text(
+                path / ENVIRONMENT, json.dumps({"format": FORMAT, **environment(), "engine": engine}, indent=2) + "\n"
+            )
             write_text(path / EXPERIMENT, experiment_toml)  # last: its presence makes the folder a run
         except BaseException:
             if path.is_dir():  # nothing was in it before, and half a run folder would only be in the way of the next
@@ -112,14 +113,23 @@ class RunFolder:
         if not (path / EXPERIMENT).is_file():
             hint = "is not a run folder (it has no experiment.toml)" if path.exists() else "does not exist"
             raise RunFolderError(f"{path}: {hint}. Runs are made by 'gossamer run --out FOLDER'.")
-        return cls(path)
+        folder = cls(path)
+        found = folder.environment().get("format", FORMAT)
+        if isinstance(found, int) and found > FORMAT:
+            raise RunFolderError(f"{path}: has format {found}, of a newer Gossamer; this one reads format {FORMAT}.")
+        return folder
+
+    def environment(self) -> dict[str, Any]:
+        """What computed the run; empty if that is not known."""
+        try:
+            said = json.loads((self.path / ENVIRONMENT).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return said if isinstance(said, dict) else {}
 
     def engine(self) -> dict[str, Any]:
-        """How the run was run, as far as it says."""
-        try:
-            said = json.loads((self.path / ENVIRONMENT).read_text(encoding="utf-8")).get("engine")
-        except (OSError, ValueError, AttributeError):
-            return {}
+        """How the clients were run, as far as it is known."""
+        said = self.environment().get("engine")
         return said if isinstance(said, dict) else {}
 
     @property
@@ -137,7 +147,35 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
+        """Whether the run has ended: after its last round, or on purpose."""
         return (self.path / FINAL).exists()
+
+    def ending(self) -> Ending | None:
+        """How the run ended before its last round, if it did."""
+        try:
+            return Ending.from_json((self.path / STOPPED).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+
+    def ending_at(self, done: int, rounds: int) -> Ending | None:
+        """How a run ended whose newest checkpoint is of round `done`; None if there are rounds left to do."""
+        if done == rounds:
+            return Ending("finished", done)
+        ending = self.ending()
+        return ending if ending is not None and (ending.kind, ending.round) == ("stopped", done) else None
+
+    def rounds_until(self, done: int, start: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """The metrics and timings of the first `done` rounds, with `start` also of round 0; all must be there."""
+        metrics, timings = ([line for line in read_lines(path) if line["round"] <= done]
+                            for path in (self.metrics, self.timings))  # fmt: skip
+        expected = list(range(0 if start else 1, done + 1))
+        if done and [line["round"] for line in metrics] != expected:
+            whole = sum(line["round"] > 0 for line in metrics)
+            raise RunFolderError(
+                f"{self.metrics}: holds {whole} whole rounds, but the checkpoint is of round {done}. "
+                "The file was cut or edited; delete the checkpoints folder to compute the run again from the start."
+            )
+        return metrics, timings
 
     def record(self, metrics: dict[str, Any], timings: dict[str, Any]) -> None:
         """Add a round's line to both files."""
@@ -154,7 +192,7 @@ class RunFolder:
             if self.metrics.exists():
                 sync(self.metrics)  # first: a checkpoint without the rounds before it could not be resumed from
         group.barrier()
-        save_part(self.checkpoints, round, digest, own, clients, state)
+        save_shard(self.checkpoints, round, digest, own, clients, state)
         group.barrier()  # nobody drops an older one before everyone has written
         if group.first:
             drop_old(self.checkpoints)
@@ -177,28 +215,28 @@ class RunFolder:
         for paths in checkpoints:
             reason = ""
             try:
-                parts = read_parts(paths, clients)
-                self._check(parts, digest, state, own, clients)
-                load_rows(parts, own, state)
-            except Damaged as error:
+                shards = read_shards(paths, clients)
+                self._check(shards, digest, state, clients)
+                load_rows(shards, own, state)
+            except DamagedCheckpoint as error:
                 reason = str(error)
             if not group.any(bool(reason)):
-                return parts[0].round
+                return shards[0].round
             reason = reason or f"{paths[0]}: another worker found it damaged"
             say(f"{reason}." + (" Going back to the checkpoint before it." if paths != checkpoints[-1] else ""))
         say(f"{self.path}: has no {'whole ' if checkpoints else ''}checkpoint: starting again from the beginning.")
         return 0
 
-    def _check(self, parts: list[Part], digest: str, state: dict[str, Tensor], own: range, clients: int) -> None:
-        """Refuse a checkpoint of another experiment, or of other vectors: an own object or module may have changed."""
-        if any(part.experiment != digest for part in parts):
+    def _check(self, shards: list[CheckpointShard], digest: str, state: dict[str, Tensor], clients: int) -> None:
+        """Refuse a checkpoint of another experiment, or of other vectors: a user's code may have changed."""
+        if any(shard.experiment != digest for shard in shards):
             raise RunFolderError(
-                f"{parts[0].path}: is a checkpoint of another experiment than {self.path / EXPERIMENT}. "
+                f"{shards[0].path}: is a checkpoint of another experiment than {self.path / EXPERIMENT}. "
                 "Was the file edited? Start a new run for a changed experiment."
             )
         expected = {name: (tuple(rows.shape[1:]), DTYPES[rows.dtype]) for name, rows in state.items()}
-        for part in parts:
-            if (found := shapes_in(part)) != expected:
+        for shard in shards:
+            if (found := shapes_in(shard)) != expected:
                 raise RunFolderError(
                     f"{self.path}: its checkpoint holds {_describe(found, clients)}, but the experiment has "
                     f"{_describe(expected, clients)}. Has the model, the method or the data changed since?"
@@ -217,9 +255,9 @@ class RunFolder:
         tensors = {key: value.detach().cpu().contiguous().clone() for key, value in parameters.items()}
         save_tensors(self.path / name, tensors, {"round": str(round)})
 
-    def stop(self, reason: str) -> None:
-        """Write down why the run ended early."""
-        write_text(self.path / STOPPED, json.dumps({"reason": reason}) + "\n")
+    def stop(self, ending: Ending) -> None:
+        """Record how and why the run ended before its last round."""
+        write_text(self.path / STOPPED, ending.to_json() + "\n")
 
     def load_model(self, name: str) -> dict[str, Tensor]:
         """The parameters written by `save_model`."""
@@ -250,15 +288,3 @@ def to_json(values: dict[str, Any]) -> str:
 
 def _describe(shapes: dict[str, tuple[tuple[int, ...], str]], clients: int) -> str:
     return ", ".join(f"{name} {'x'.join(map(str, (clients, *shape)))}" for name, (shape, _) in sorted(shapes.items()))
-
-
-def environment() -> dict[str, Any]:
-    """Versions of what computes a run."""
-    packages = ("gossamer", "torch", "numpy", "scipy", "networkx", "safetensors", "pydantic")
-    return {
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "python": sys.version.split()[0],
-        "platform": platform.platform(),
-        "threads": torch.get_num_threads(),
-        "packages": {name: version(name) for name in packages},
-    }

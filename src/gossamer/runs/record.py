@@ -1,13 +1,12 @@
-"""A run as it can be read back from its folder: the experiment and the numbers, without computing anything."""
+"""Runs read back from their folders: the experiment and the numbers, without computing anything."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gossamer.errors import RunFolderError
 from gossamer.experiment import read_toml
-from gossamer.runs.folder import EXPERIMENT, STOPPED, RunFolder, read_lines
+from gossamer.runs.folder import EXPERIMENT, RunFolder, read_lines
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,6 +25,7 @@ class RunRecord:
 
     @property
     def rounds(self) -> int:
+        """The last round that is recorded."""
         return int(self.metrics["round"].max()) if len(self.metrics) else 0
 
     def last(self, key: str) -> float:
@@ -40,6 +40,7 @@ class RunRecord:
 
     @property
     def seconds(self) -> float:
+        """Seconds of all rounds together."""
         parts = [c for c in self.timings.columns if c.startswith("seconds_")]
         return float(self.timings[parts].sum().sum())
 
@@ -54,8 +55,8 @@ def read_run(path: Path, label: str | None = None) -> RunRecord:
         raise RunFolderError(f"{path / EXPERIMENT}: does not say how many rounds: it is not the file of a run")
     metrics = pd.DataFrame(read_lines(folder.metrics))
     stopped = None
-    if (path / STOPPED).exists():
-        stopped = str(json.loads((path / STOPPED).read_text(encoding="utf-8"))["reason"])
+    if (ending := folder.ending()) is not None:
+        stopped = str(ending)
     elif not folder.finished:
         stopped = f"unfinished: {folder.how_to_go_on} goes on with it"
     return RunRecord(label or path.name, experiment, metrics, pd.DataFrame(read_lines(folder.timings)), stopped)

@@ -1,36 +1,21 @@
 """Running an experiment, round after round, to a `Run`."""
 
-from gossamer.simulation.loop import (
-    WORTH_A_WORKER,
-    Diverged,
-    Interrupted,
-    Metrics,
-    Observer,
-    OnDivergence,
-    Options,
-    Run,
-    Silent,
-    _folder,
-    check_options,
-    number_of_workers,
-    resume,
-    same_experiment,
-    simulate,
-)
+from gossamer.simulation.launch import resume, same_experiment, simulate
+from gossamer.simulation.observer import Observer, Outcome, RoundRecord, RunStart
+from gossamer.simulation.options import OnDivergence, Options, check_options
+from gossamer.simulation.result import Diverged, Interrupted, Run
 
 __all__ = [
-    "WORTH_A_WORKER",
     "Diverged",
     "Interrupted",
-    "Metrics",
     "Observer",
     "OnDivergence",
     "Options",
+    "Outcome",
+    "RoundRecord",
     "Run",
-    "Silent",
-    "_folder",
+    "RunStart",
     "check_options",
-    "number_of_workers",
     "resume",
     "same_experiment",
     "simulate",

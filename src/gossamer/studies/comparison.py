@@ -19,7 +19,6 @@ from gossamer.simulation import (
     Observer,
     Options,
     Run,
-    Silent,
     check_options,
     resume,
     same_experiment,
@@ -65,12 +64,12 @@ def compare(
     *,
     seeds: int = 1,
     out: Path | str | None = None,
-    observe: Callable[[StudyRun], Observer] = lambda run: Silent(),
+    observe: Callable[[StudyRun], Sequence[Observer]] = lambda run: (),
     **options: Unpack[Options],
 ) -> Comparison:
     """Run every variant for every seed. With `out`, finished runs in that folder are not run again.
 
-    `observe` gives the observer of each run. A variant that diverges is kept up to its last finite round; the others
+    `observe` gives the observers of each run. A variant that diverges is kept up to its last finite round; the others
     are run to their end.
 
     >>> result = compare(Experiment(rounds=1, clients=4, local_steps=1), {"method": ["dfedavg", "dfedavgm"]})
@@ -105,18 +104,17 @@ def _planned(experiment: Experiment, sweep: Sweep, seeds: int) -> list[tuple[str
     ]
 
 
-def _run_once(run: StudyRun, observer: Observer, options: Options) -> RunRecord:
+def _run_once(run: StudyRun, observers: Sequence[Observer], options: Options) -> RunRecord:
     try:
         if run.folder is None:
-            return record_of(simulate(run.experiment, observer=observer, **options), run.label)
+            return record_of(simulate(run.experiment, observers=observers, **options), run.label)
         if not (run.folder / EXPERIMENT).exists():
-            simulate(run.experiment, out=run.folder, observer=observer, **options)
+            simulate(run.experiment, out=run.folder, observers=observers, **options)
         elif not RunFolder.open(run.folder).finished:
-            resume(run.folder, experiment=run.experiment, observer=observer, **options)
+            resume(run.folder, experiment=run.experiment, observers=observers, **options)
         else:
             same_experiment(RunFolder.open(run.folder), run.experiment)
     except Diverged as error:
-        observer.say(f"{run.label}: {error}")
         if run.folder is None:
             return record_of(error.run, run.label)
     return read_run(run.folder, run.label)
@@ -124,7 +122,8 @@ def _run_once(run: StudyRun, observer: Observer, options: Options) -> RunRecord:
 
 def record_of(run: Run, label: str) -> RunRecord:
     """The record of a run that has no folder."""
-    return RunRecord(label, run.experiment.resolved(), run.metrics, run.timings, run.diverged)
+    stopped = None if run.ending.kind == "finished" else str(run.ending)
+    return RunRecord(label, run.experiment.resolved(), run.metrics, run.timings, stopped)
 
 
 def summary_table(runs: Mapping[str, Sequence[RunRecord]]) -> "pd.DataFrame":

@@ -2,10 +2,11 @@
 
 from gossamer.terminal import console
 from gossamer.terminal.console import number, percent, say, say_next, say_where
-from gossamer.terminal.progress import Watching, make_observer, tensorboard_observer, watching
+from gossamer.terminal.progress import StudyDisplay, TensorBoard, make_observer
 
 __all__ = [
-    "Watching",
+    "StudyDisplay",
+    "TensorBoard",
     "console",
     "make_observer",
     "number",
@@ -13,6 +14,4 @@ __all__ = [
     "say",
     "say_next",
     "say_where",
-    "tensorboard_observer",
-    "watching",
 ]

@@ -1,11 +1,8 @@
-"""Who watches a run for a person: a live bar on a terminal, plain lines elsewhere, TensorBoard on request."""
+"""Observers for a person: a live bar on a terminal, plain lines elsewhere, TensorBoard on request."""
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from rich.control import Control
 from rich.markup import escape
@@ -14,35 +11,23 @@ from rich.segment import ControlType
 from rich.text import Text
 
 from gossamer.errors import ExperimentError
-from gossamer.experiment.preparation import PreparedExperiment
-from gossamer.simulation import Metrics, Observer
+from gossamer.measure import Metrics
+from gossamer.simulation import Observer, Outcome, RoundRecord, RunStart
 from gossamer.studies import StudyRun
 from gossamer.terminal.console import err, percent
 
 
-class Closing(Observer, Protocol):
-    """An observer that holds something open."""
-
-    def preparing(self, what: str) -> None:
-        """Something is done before the first round that may take a while."""
-
-    def close(self) -> None:
-        """The run is over, one way or another."""
-
-
-class Quiet:
+class Quiet(Observer):
     """Shows nothing but what the user must know."""
 
-    def preparing(self, what: str) -> None: ...
-
-    def start(self, prepared: PreparedExperiment, how: str, done: int) -> None: ...
-
-    def round(self, metrics: Metrics, timings: Metrics) -> None: ...
-
-    def say(self, message: str) -> None:
+    def note(self, message: str) -> None:
         err.print(f"[yellow]note:[/] {escape(message)}", soft_wrap=True)
 
-    def close(self) -> None: ...
+    def end(self, outcome: Outcome) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take the display off the terminal; nothing if it is off already."""
 
 
 class PlainLines(Quiet):
@@ -53,24 +38,24 @@ class PlainLines(Quiet):
         self._verbose = verbose
         self._rounds = 0
 
-    def preparing(self, what: str) -> None:
-        _print_plain(f"{self._label}: {what} ...")
+    def waiting(self, reason: str) -> None:
+        _print_plain(f"{self._label}: {reason} ...")
 
-    def start(self, prepared: PreparedExperiment, how: str, done: int) -> None:
-        self._rounds = prepared.experiment.rounds
+    def start(self, run: RunStart) -> None:
+        self._rounds = run.experiment.rounds
         if self._verbose:
-            _print_plain(f"{self._label}: {opening(prepared)}; clients run {how}")
-        if done:
-            _print_plain(f"{self._label}: going on after round {done}")
+            _print_plain(f"{self._label}: {opening(run)}; clients run {run.how}")
+        if run.rounds_done:
+            _print_plain(f"{self._label}: going on after round {run.rounds_done}")
 
-    def round(self, metrics: Metrics, timings: Metrics) -> None:
-        now = metrics["round"]
-        if now % max(1, self._rounds // 50) == 0 or now == self._rounds:
-            _print_plain(f"{self._label}: round {now}/{self._rounds}  {progress_text(metrics)}")
+    def round(self, record: RoundRecord) -> bool:
+        if record.round % max(1, self._rounds // 50) == 0 or record.round == self._rounds:
+            _print_plain(f"{self._label}: round {record.round}/{self._rounds}  {progress_text(record.metrics)}")
+        return False
 
 
 class LiveBar(Quiet):
-    """A live bar with round, accuracy, consensus and the time left; a line in its place until there are rounds."""
+    """A live bar with round, accuracy, consensus and the time left; before the first round, a line in its place."""
 
     def __init__(self, label: str, verbose: bool) -> None:
         self._label = label
@@ -84,33 +69,34 @@ class LiveBar(Quiet):
             TimeRemainingColumn(compact=True, elapsed_when_finished=True),
             console=err,
         )
-        self._wait("preparing")  # data may have to be read or downloaded first
+        self._show_line("preparing")  # data may have to be read or downloaded first
 
-    def preparing(self, what: str) -> None:
+    def waiting(self, reason: str) -> None:
         erase_line()
-        self._wait(what)
+        self._show_line(reason)
 
-    def _wait(self, what: str) -> None:
-        # The cursor goes back, so that whatever comes next, a bar of a download say, takes the line over.
-        err.print(f"[bold]{escape(self._label)}[/] {escape(what)} ...", end="\r", no_wrap=True, overflow="ellipsis")
+    def _show_line(self, text: str) -> None:
+        # The cursor goes back, so that the next output, for example the bar of a download, overwrites the line.
+        err.print(f"[bold]{escape(self._label)}[/] {escape(text)} ...", end="\r", no_wrap=True, overflow="ellipsis")
 
-    def start(self, prepared: PreparedExperiment, how: str, done: int) -> None:
+    def start(self, run: RunStart) -> None:
         erase_line()
         if self._verbose:
-            err.print(f"[dim]{opening(prepared)}; clients run {how}[/]", soft_wrap=True)
-        rounds, label = prepared.experiment.rounds, escape(self._label)
-        self._task = self._progress.add_task("", total=rounds, completed=done, label=label, text="starting")
+            err.print(f"[dim]{opening(run)}; clients run {run.how}[/]", soft_wrap=True)
+        rounds, label = run.experiment.rounds, escape(self._label)
+        self._task = self._progress.add_task("", total=rounds, completed=run.rounds_done, label=label, text="starting")
         self._progress.start()
 
-    def round(self, metrics: Metrics, timings: Metrics) -> None:
+    def round(self, record: RoundRecord) -> bool:
         if self._task is not None:
-            text = progress_text(metrics)
-            self._progress.update(self._task, completed=metrics["round"], text=text, refresh=metrics["round"] == 1)
+            text = progress_text(record.metrics)
+            self._progress.update(self._task, completed=record.round, text=text, refresh=record.round <= 1)
+        return False
 
-    def say(self, message: str) -> None:
+    def note(self, message: str) -> None:
         if self._task is None:
             erase_line()
-        super().say(message)
+        super().note(message)
 
     def close(self) -> None:
         if self._task is None:
@@ -124,51 +110,57 @@ class _RoundColumn(ProgressColumn):
 
 
 def make_observer(label: str, quiet: bool, verbose: bool) -> Quiet:
-    """The observer that suits the terminal at hand."""
+    """The display that suits the terminal at hand."""
     if quiet:
         return Quiet()
     return LiveBar(label, verbose) if err.is_terminal else PlainLines(label, verbose)
 
 
-class Several:
-    """Many observers as one."""
+class TensorBoard(Observer):
+    """Writes every metric as TensorBoard events into the run folder."""
 
-    def __init__(self, observers: Sequence[Closing]) -> None:
-        self._observers = observers
+    def __init__(self) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise ExperimentError("--tensorboard needs tensorboard: pip install 'gossamer[tensorboard]'") from None
+        self._make: Any = SummaryWriter
+        self._writer: Any = None
 
-    def preparing(self, what: str) -> None:
-        for observer in self._observers:
-            observer.preparing(what)
+    def start(self, run: RunStart) -> None:
+        assert run.folder is not None, "commands always name a folder"
+        self._writer = self._make(str(run.folder / "tensorboard"))
 
-    def start(self, prepared: PreparedExperiment, how: str, done: int) -> None:
-        for observer in self._observers:
-            observer.start(prepared, how, done)
+    def round(self, record: RoundRecord) -> bool:
+        for key, value in {**record.metrics, **record.timings}.items():
+            if key != "round" and value is not None:
+                self._writer.add_scalar(key, value, record.round)
+        return False
 
-    def round(self, metrics: Metrics, timings: Metrics) -> None:
-        for observer in self._observers:
-            observer.round(metrics, timings)
-
-    def say(self, message: str) -> None:
-        for observer in self._observers:
-            observer.say(message)
-
-
-@contextmanager
-def watching(observers: Sequence[Closing]) -> Iterator[Several]:
-    """All observers as one, closed at the end whatever happens."""
-    try:
-        yield Several(observers)
-    finally:
-        for observer in observers:
-            observer.close()
+    def end(self, outcome: Outcome) -> None:
+        if self._writer:
+            self._writer.close()
 
 
-class Watching:
-    """The watcher of a comparison: one observer for each run, the one before it closed."""
+class TellsDivergence(Quiet):
+    """Tells at the end of a run that it diverged: a comparison goes on with the next one."""
 
-    def __init__(self, quiet: bool, verbose: bool) -> None:
-        self._quiet = quiet
-        self._verbose = verbose
+    def __init__(self, label: str) -> None:
+        self._label = label
+
+    def end(self, outcome: Outcome) -> None:
+        if outcome.ending.kind == "diverged":
+            super().note(f"{self._label}: {outcome.ending}")
+
+    def note(self, message: str) -> None: ...
+
+
+class StudyDisplay:
+    """The displays of a comparison, one for each run."""
+
+    def __init__(self, quiet: bool, verbose: bool, tensorboard: bool) -> None:
+        self._quiet, self._verbose = quiet, verbose
+        self._more = [TensorBoard] if tensorboard else []
         self._current = Quiet()
 
     def __enter__(self) -> Self:
@@ -178,36 +170,12 @@ class Watching:
     def __exit__(self, *_: object) -> None:
         self._current.close()
 
-    def begin(self, run: StudyRun) -> Observer:
+    def observers(self, run: StudyRun) -> list[Observer]:
+        """The observers of the next run."""
         self._current.close()
         name = f"[{run.number:{len(str(run.total))}}/{run.total}] {run.label} (seed {run.experiment.seed})"
         self._current = make_observer(name, self._quiet, self._verbose)
-        return self._current
-
-
-def tensorboard_observer(folder: Path) -> Closing:
-    """Writes every metric as TensorBoard events into the run folder."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise ExperimentError("--tensorboard needs tensorboard: pip install 'gossamer[tensorboard]'") from None
-
-    class Events(Quiet):
-        writer: Any = None
-
-        def round(self, metrics: Metrics, timings: Metrics) -> None:
-            self.writer = self.writer or SummaryWriter(str(folder / "tensorboard"))
-            for key, value in {**metrics, **timings}.items():
-                if key != "round" and value is not None:
-                    self.writer.add_scalar(key, value, metrics["round"])
-
-        def say(self, message: str) -> None: ...
-
-        def close(self) -> None:
-            if self.writer:
-                self.writer.close()
-
-    return Events()
+        return [self._current, TellsDivergence(run.label), *(more() for more in self._more)]
 
 
 def erase_line() -> None:
@@ -218,28 +186,28 @@ def erase_line() -> None:
 def _print_plain(line: str) -> None:
     try:
         print(line, file=sys.stderr, flush=True)
-    except BrokenPipeError:  # whoever read along has gone; the run goes on
+    except BrokenPipeError:  # the reader of the pipe has gone; the run continues
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # for the rest of the process
 
 
 def progress_text(metrics: Metrics) -> str:
-    """The gist of a round in a few words."""
+    """A round in a few words."""
     words = []
     accuracy = metrics.get("test_accuracy")
     if accuracy is not None and accuracy == accuracy:
         words.append(f"accuracy {percent(accuracy)}")
     elif metrics.get("test_loss") is not None:
         words.append(f"test loss {metrics['test_loss']:.4g}")
-    else:
+    elif metrics.get("local_loss") is not None:
         words.append(f"loss {metrics['local_loss']:.4g}")
     if metrics.get("consensus") is not None:
         words.append(f"consensus {metrics['consensus']:.3g}")
     return "  ".join(words)
 
 
-def opening(prepared: PreparedExperiment) -> str:
-    """What is about to run, in one line."""
-    training = prepared.training
+def opening(run: RunStart) -> str:
+    """The run that is about to start, in one line."""
+    training = run.training
     return (
         f"{training.network.clients} clients on {training.network.name}, {training.model.size:,} parameters, "
         f"{len(training.dataset.train):,} training samples of {training.dataset.name}"

@@ -16,6 +16,8 @@ from gossamer.terminal.console import number, percent, ruled_table, say, say_nex
 
 def say_run(run: Run, folder: Path) -> None:
     """Print what a run reached and where its files are."""
+    if run.ending.kind == "stopped":
+        say(escape(str(run.ending)))
     say(", ".join([*_reached(run), f"sent per client {size(run.sent_per_client)}"]))
     say_where(folder)
     say_next(f"gossamer show {shlex.quote(str(folder))}")

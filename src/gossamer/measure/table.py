@@ -1,0 +1,57 @@
+"""The metrics of a round: their names, what they mean, and which direction is better."""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+Metrics = dict[str, Any]
+
+
+class Metric(NamedTuple):
+    """One metric of a round's record."""
+
+    meaning: str
+    #: "up": it rises in the course of a run; "down": it falls; None: neither, so that no run can be stopped at it.
+    direction: Literal["up", "down"] | None = None
+    #: The key of `[evaluate]` that says how often it is measured; None: in every round.
+    cadence: str | None = None
+
+
+METRICS = {
+    "round": Metric("the round, counted from 1; 0 is the state before the first round"),
+    "lr": Metric("learning rate of the round"),
+    "local_loss": Metric("training loss, the mean over the clients that trained", "down"),
+    "bytes_per_client": Metric("bytes that a client sent in the round, the mean over all clients"),
+    "bytes_round": Metric("bytes sent in the round, by all clients and the server"),
+    "bytes_total": Metric("bytes sent in all rounds so far", "up"),
+    "messages_round": Metric("messages sent over links in the round, by all clients and the server"),
+    "messages_total": Metric("messages sent in all rounds so far", "up"),
+    "gradients_round": Metric("mini-batch gradients taken in the round, by all clients"),
+    "gradients_total": Metric("mini-batch gradients taken in all rounds so far", "up"),
+    "consensus": Metric("mean squared distance of the clients' models from their average", "down", "every"),
+    "test_loss": Metric("loss of the averaged model on the test samples", "down", "every"),
+    "test_accuracy": Metric("accuracy of the averaged model on the test samples", "up", "every"),
+    "client_accuracy_mean": Metric("accuracy of the clients' own models on the test samples: mean", "up", "clients"),
+    "client_accuracy_worst": Metric("the same: the worst client", "up", "clients"),
+    "client_accuracy_best": Metric("the same: the best client", "up", "clients"),
+    "train_loss": Metric("loss of the averaged model on all training samples", "down", "training"),
+    "train_accuracy": Metric("accuracy of the averaged model on all training samples", "up", "training"),
+    "generalisation_gap": Metric("training accuracy minus test accuracy", None, "training"),
+}
+
+#: Per-client values that an observer may want in the record of every round: see `Observer.wants`.
+CLIENT_VALUES = {
+    "client_accuracy": "accuracy of each client's own model on the test samples",
+    "client_loss": "loss of each client's own model on the test samples",
+    "client_local_loss": "training loss of each client in the round; NaN for a client that did not train",
+    "client_bytes": "bytes that each client sent in the round",
+}
+
+
+def best_round(history: list[Metrics]) -> Metrics:
+    """The metrics of the best round: highest test accuracy, or lowest test loss without one; the earliest of equals."""
+
+    def best(key: str, rank: Callable[[float], float]) -> Metrics | None:
+        known = [metrics for metrics in history if metrics.get(key) is not None and metrics[key] == metrics[key]]
+        return max(known, key=lambda metrics: (rank(metrics[key]), -metrics["round"]), default=None)
+
+    return best("test_accuracy", lambda value: value) or best("test_loss", lambda value: -value) or {}
