@@ -138,7 +138,7 @@ class Watched(Observer):
         self._turns = turns
 
     def start(self, run: RunStart) -> None:
-        from gossamer.bench import data_bytes, state_bytes
+        from gossamer.bench.memory import data_bytes, state_bytes
         from gossamer.engines import number_of_workers
 
         work, usual = run.training, number_of_workers(None, run.training)

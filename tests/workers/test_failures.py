@@ -100,7 +100,8 @@ def poisoned(client: int) -> Experiment:
 @pytest.fixture
 def ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """What goes wrong in this file is not taken for a mistake in a user's code, but for a bug."""
-    monkeypatch.setattr("gossamer.parts.user_code.LIBRARY_MODULES", LIBRARY_MODULES | {__name__.partition(".")[0]})
+    module = sys.modules["gossamer.parts.user_code"]  # `gossamer.parts.user_code` is the function of that name
+    monkeypatch.setattr(module, "LIBRARY_MODULES", LIBRARY_MODULES | {__name__.partition(".")[0]})
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -10,9 +10,11 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from gossamer.experiment import CATALOGS, Evaluate, Experiment, plain
+from gossamer.experiment import CATALOGS, Evaluate, Experiment, StopAt, plain
+from gossamer.measure import METRICS
 from gossamer.methods import METHODS, Traits, costs, families, graph_needed, model_sizes, traits_of
 from gossamer.parts import Catalog, parameters_of, summary_of
 
@@ -24,6 +26,9 @@ HEADINGS = {
     "model": "Models",
     "loss": "Losses",
 }
+
+#: The keys of an experiment that are tables.
+TABLES: dict[str, type[BaseModel]] = {"evaluate": Evaluate, "stop_at": StopAt}
 
 #: How a bound of pydantic's is written in a formula.
 BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
@@ -49,6 +54,13 @@ What every method needs and what it costs, as `gossamer methods` prints it. Cost
 the tensors that one client really makes: what it keeps between rounds, and what it sends over each link in a round.
 [The methods in formulas](methods.md) has the mathematics, [Which method should I use?](which-method.md) the
 measurements.
+"""
+
+METRIC_LIST = """\
+### Metrics
+
+What `metrics.jsonl` of a run folder and `run.metrics` hold of each round, how often it is measured, and from which side
+`stop_at` takes a value.
 """
 
 PARTS = """\
@@ -101,8 +113,11 @@ def experiment_reference() -> str:
     sections = [
         OPENING,
         "## Keys\n\n" + _table("key", map(_key, Experiment.model_fields.items())),
-        f"### `[evaluate]`\n\n{summary_of(Evaluate)}\n\n"
-        + _table("key", map(_parameter, Evaluate.model_fields.items())),
+        *(
+            f"### `[{name}]`\n\n{summary_of(table)}\n\n" + _table("key", map(_parameter, table.model_fields.items()))
+            for name, table in TABLES.items()
+        ),
+        _metrics(),
         "## The default experiment\n\nEvery default, spelled out:\n\n" + f"```toml\n{Experiment().to_toml()}```\n",
         COMPARISON,
         PARTS,
@@ -165,6 +180,16 @@ def generated(docs: Path) -> dict[str, str]:
     return {"experiment.md": experiment_reference(), "method-list.md": method_list(), "methods.md": page}
 
 
+def _metrics() -> str:
+    """The metrics of a round, and which of them a run can stop at."""
+    lines = ["| metric | meaning | measured | `stop_at` |", "|---|---|---|---|"]
+    for name, metric in METRICS.items():
+        measured = f"`evaluate.{metric.cadence}`" if metric.cadence else "every round"
+        stops = {"up": "at least", "down": "at most", None: ""}[metric.direction]
+        lines.append(f"| `{name}` | {metric.meaning} | {measured} | {stops} |")
+    return METRIC_LIST + "\n" + "\n".join(lines) + "\n"
+
+
 def _catalog(key: str, catalog: Catalog) -> str:
     papers = {name: traits_of(METHODS.build(name)).paper for name in METHODS} if catalog is METHODS else {}
     parts = "\n".join(_part(name, maker, papers.get(name)) for name, maker in catalog.items())
@@ -193,8 +218,10 @@ def _key(item: tuple[str, FieldInfo]) -> Row:
     if name in CATALOGS:
         anchor = HEADINGS[name].lower().replace(" ", "-")
         return Row(name, f"[a {CATALOGS[name].kind}](#{anchor})", _default(field), field.description or "")
-    if name == "evaluate":
-        return Row(name, "[a table](#evaluate)", "see below", field.description or "")
+    if name in TABLES:
+        return Row(
+            name, f"[a table](#{name})", "unset" if field.default is None else "see below", field.description or ""
+        )
     return _parameter(item)
 
 
