@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 
 .PHONY: run help test quick lint bench which-method docs clean
 
-run: $(READY)  ## Compare four methods on a ring of 16 clients (the default).
+run: $(READY)  ## Compare five methods on a ring of 16 clients (the default).
 	$(BIN)/gossamer compare
 
 help:  ## List the targets.

@@ -50,14 +50,16 @@ def test_a_single_run_is_the_same_as_in_a_comparison(gossamer: Command, settings
     assert metrics(place / "c" / "full-seed0") == metrics(place / "r")
 
 
-def test_without_anything_the_four_methods(gossamer: Command, settings: Settings, place: Path) -> None:
+def test_without_anything_five_methods_with_three_seeds(gossamer: Command, settings: Settings, place: Path) -> None:
     answer = gossamer("compare", *settings(rounds=1))
     assert answer.code == 0
     (folder,) = (place / "runs").iterdir()
     assert folder.name.endswith("-compare-method")
-    for method in ("dfedavg", "dfedavgm", "dfedsam", "dfedsam-mgs"):
-        assert (folder / f"{method}-seed0" / "final.safetensors").exists()
-        assert f"{method} (seed 0): round 1/1" in answer.err
+    for method in ("d-psgd", "dfedavg", "dfedavgm", "dfedsam-mgs-rho=0.1", "local-g-ecl"):
+        for seed in range(3):
+            assert (folder / f"{method}-seed{seed}" / "final.safetensors").exists()
+        label = method.replace("-rho=0.1", "(rho=0.1)")
+        assert f"{label} (seed 0): round 1/1" in answer.err
     assert "4 clients · 1 rounds" in answer.out
     assert "· ring ·" in answer.out  # what all of them share is told
     assert f"gossamer compare runs/{folder.name}/comparison.toml --set graph=exponential" in answer.out

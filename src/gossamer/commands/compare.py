@@ -56,7 +56,7 @@ def compare(
         raise ExperimentError("compare: runs on one machine; start its variants one by one with 'gossamer run'")
     study = studies.load_study(file, overrides(settings))
     if sweep:
-        study = study._replace(sweep=parse_sweeps(sweep))
+        study = study._replace(sweep=parse_sweeps(sweep), seeds=study.seeds if file else 1)
     if seeds is not None:
         study = study._replace(seeds=seeds)
     folder = out or fresh_folder(f"compare-{'-'.join(map(studies.slug, study.sweep))}")
