@@ -62,7 +62,7 @@ def test_without_anything_five_methods_with_three_seeds(gossamer: Command, setti
         assert f"{label} (seed 0): round 1/1" in answer.err
     assert "4 clients · 1 rounds" in answer.out
     assert "· ring ·" in answer.out  # what all of them share is told
-    assert f"gossamer compare runs/{folder.name}/comparison.toml --set graph=exponential" in answer.out
+    assert f"gossamer compare runs/{folder.name}/comparison.toml --set graph=full" in answer.out
     following = gossamer("compare", folder / "comparison.toml", "--set", "graph=exponential", "--out", "next", "-q")
     assert following.code == 0
     assert "exponential" in following.out

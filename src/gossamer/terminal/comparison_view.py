@@ -68,9 +68,8 @@ def comparison_title(study: Study) -> str:
 
 
 def next_command(study: Study, folder: Path) -> str:
-    """The same comparison on a graph that mixes faster, or with more seeds; after several seeds, its runs."""
-    if study.seeds > 1:
-        return f"gossamer show {shlex.quote(str(folder))}"
+    """The default comparison on the full graph; any other one with more seeds; after several seeds, its runs."""
     again = f"gossamer compare {shlex.quote(str(folder / COMPARISON))}"
-    other_graph = study.experiment.graph is None and study.sweep == DEFAULT_SWEEP
-    return f"{again} --set graph=exponential" if other_graph else f"{again} --seeds 3"
+    if study.experiment.graph is None and study.sweep == DEFAULT_SWEEP:
+        return f"{again} --set graph=full"
+    return f"gossamer show {shlex.quote(str(folder))}" if study.seeds > 1 else f"{again} --seeds 3"
