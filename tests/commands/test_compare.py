@@ -63,7 +63,7 @@ def test_without_anything_five_methods_with_three_seeds(gossamer: Command, setti
     assert "4 clients · 1 rounds" in answer.out
     assert "· ring ·" in answer.out  # what all of them share is told
     assert f"gossamer compare runs/{folder.name}/comparison.toml --set graph=full" in answer.out
-    following = gossamer("compare", folder / "comparison.toml", "--set", "graph=exponential", "--out", "next", "-q")
+    following = gossamer("compare", folder / "comparison.toml", "--set", "graph=full", "--out", "next", "-q")
     assert following.code == 0
     assert "exponential" in following.out
 
