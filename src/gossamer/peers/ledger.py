@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gossamer.methods import Message
-from gossamer.peers.mass import InEdge, OutEdge, Parcel
+from gossamer.peers.mass import NOTHING, InEdge, OutEdge, Parcel
 from gossamer.peers.store.journal import with_prefix
 from gossamer.peers.store.letters import Letter
 from gossamer.peers.store.mailbox import Mailbox
@@ -99,6 +99,10 @@ class MassLedger:
     def unacknowledged_since(self, step: int) -> set[int]:
         """Receivers that are owed mass and have acknowledged nothing of this step or later ones."""
         return {receiver for receiver, edge in self._out_edges.items() if edge.waits_since(step)}
+
+    def owed(self) -> dict[str, int]:
+        """The last step of the mass that was sent to each receiver: the outbox must hold it, or later mass."""
+        return {str(receiver): edge.sent for receiver, edge in self._out_edges.items() if edge.sent > NOTHING}
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The contents for a checkpoint: tensors and numbers. Mass that is owed to others lies in the outbox."""

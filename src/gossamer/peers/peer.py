@@ -185,7 +185,7 @@ class Peer:
         tensors = {f"state/{name}": value for name, value in self.client.state.items()}
         tensors |= {f"edge/{name}": value for name, value in taken.items()}
         about = {
-            "network": self.progress.network, "edges": edges, "losses": self.losses.state(),
+            "network": self.progress.network, "edges": edges, "losses": self.losses.state(), "owed": self.ledger.owed(),
             "guard": self.guard.state(),
         }  # fmt: skip
         await asyncio.to_thread(self.journal.commit, round, tensors, about)
@@ -200,12 +200,19 @@ class Peer:
         """Restore the last commit, if there is one, and the mass that is owed to others."""
         for receiver, path in self.outbox.parcels():
             with required_file():  # without it, its mass would be missing from the total for good
-                base, through, total = parcel_of(Letter(path))
+                (letter := Letter(path)).verify()
+                base, through, total = parcel_of(letter)
             copied = {name: value.clone() for name, value in total.items()}  # the file will be overwritten
             self.ledger.out_edge(receiver).resume(Parcel(base, through, copied))
         with required_file():
             found = self.journal.last(self.progress.network)
+        if (begun := self.journal.begun_round(self.format.steps)) > (found[0] if found else 0):
+            raise RunFolderError(
+                f"{self.folder / 'checkpoints'}: the state after round {begun} is missing, from which trace.jsonl goes "
+                f"on. {PUT_BACK}"
+            )
         if found is None:
+            self._check_inbox()
             return
         self.progress.done, tensors, about = found
         fresh, state = self.client.state, with_prefix("state/", tensors)
@@ -221,13 +228,42 @@ class Peer:
         if self.journal.ends < self.progress.next_step:
             reason = f"it ends before round {self.progress.done}: no replay of this run"
             self.report.log("trace cut short", reason=reason)
-        self._check_outbox()
+        self._check_outbox(about["owed"])
+        self._check_inbox()
 
-    def _check_outbox(self) -> None:
-        """Find letters that were damaged while no process ran: required if neighbours may wait for them."""
+    def _check_inbox(self) -> None:
+        """Find letters that were lost or damaged while no process ran: their senders do not send them again."""
+        for kind, path, problem in self.mailbox.damaged:
+            if self.waits or kind == wire.MASS:
+                raise RunFolderError(f"{problem}, and its sender does not send it again. {PUT_BACK}")
+            path.unlink(missing_ok=True)
+            self.report.log("lost letter", reason=problem)
+        for line in self.journal.lines:
+            if (step := line.get("step", -1)) < self.progress.next_step:
+                continue
+            for kind in (wire.LETTER, wire.MASS):
+                for sender, through in line.get("heard" if kind == wire.LETTER else "mass", {}).items():
+                    if not self.mailbox.has(kind, int(sender), through):
+                        path = self.mailbox.path(kind, int(sender), through)
+                        raise RunFolderError(f"{path}: is missing, and step {step} is to be mixed again. {PUT_BACK}")
+
+    def _check_outbox(self, owed: dict[str, int]) -> None:
+        """Find letters that were lost or damaged while no process ran: required if neighbours may wait for them."""
+        for receiver, through in owed.items():
+            if self.ledger.out_edge(int(receiver)).sent < through:
+                path = self.outbox.parcel_path(int(receiver))
+                raise RunFolderError(
+                    f"{path}: is missing, or older than what was sent: the mass for "
+                    f"'{self.kit.roster.names[int(receiver)]}' would be lost. {PUT_BACK}"
+                )
+        first = max(-self.format.open_steps, self.progress.next_step - self.format.steps)
+        here = {step for step, _ in self.outbox.letters()}
+        if self.waits and self.format.mixed and (lost := set(range(first, self.progress.next_step)) - here):
+            path = self.outbox.letter_path(min(lost))
+            raise RunFolderError(f"{path}: is missing, and neighbours may wait for it. {PUT_BACK}")
         for step, path in self.outbox.letters():
             try:
-                Letter(path)
+                Letter(path).verify()
             except DamagedFile as error:
                 if self.waits and step < self.progress.next_step:  # else it is written anew, or others go on without
                     raise RunFolderError(f"{error}, and neighbours may wait for it. {PUT_BACK}") from None
@@ -251,8 +287,10 @@ class Peer:
             # Finished peers have a last letter to average with, but no mass to send.
             finished = [j for j, link in self.neighbours.links.items() if link.finished] if self.format.pushed else []
             target = min(self.progress.median_round(excluding=finished), self.progress.rounds - 1)
-            # Mass of this round that was sent must be subtracted from the state first: repeat the round.
-            repeats = self.ledger.has_sent_since(self.progress.done * self.format.steps)
+            # Mass of this round that was sent must be subtracted from the state first, and a round that is in the
+            # trace was mixed: repeat the round.
+            first = self.progress.done * self.format.steps
+            repeats = self.ledger.has_sent_since(first) or self.journal.ends > first
             if self.waits or target - self.progress.done < AHEAD or repeats:
                 return
             self.journal.write({"skip": [self.progress.done, target]})

@@ -20,7 +20,7 @@ from gossamer.methods import Message, Operator
 from gossamer.peers.identity.kit import NETWORK, KitError, kits_in
 from gossamer.peers.identity.roster import EXPERIMENT_DATA, Roster, load_kit_roster
 from gossamer.peers.mass import given
-from gossamer.peers.store.journal import Journal, holds_in, with_prefix
+from gossamer.peers.store.journal import Journal, check_owner, holds_in, with_prefix
 from gossamer.runs.folder import EXPERIMENT, FINAL, RunFolder, read_lines
 from gossamer.system.threads import on_threads
 from gossamer.training import Client, Training, pushed_names, share_of, together
@@ -295,6 +295,8 @@ def replay_kits(kits: Path, runs: Path | None = None, data_dir: Path | None = No
     experiment = roster.experiment
     places = {name: runs / name if runs else kits / name / "run" for name in roster.names}
     _check_whole(kits, places, experiment.rounds)
+    for name, place in places.items():
+        check_owner(place, name, roster.digest)
     traces, states = zip(*(_read(place, roster) for place in places.values()), strict=True)
     training = prepare(experiment, data_dir).training
     moved: dict[int, float] = {}
@@ -355,8 +357,6 @@ def _read(run: Path, roster: Roster) -> tuple[list[dict[str, Any]], dict[str, Te
         journal = Journal(run)
         last = journal.last(roster.digest)
         if not (journal.whole and journal.lines) or last is None or last[0] != roster.experiment.rounds:
-            raise ValueError
-        if not all(isinstance(line, dict) and line.keys() & {"step", "skip", "hold"} for line in journal.lines):
             raise ValueError
     except (OSError, ValueError):
         raise RunFolderError(

@@ -16,11 +16,19 @@ from gossamer.errors import GossamerError, RunFolderError
 from gossamer.peers.identity.kit import Kit
 from gossamer.peers.store.letters import DamagedFile
 from gossamer.runs.checkpoint import checkpoint_paths, drop_old, load_tensors, save_tensors
-from gossamer.runs.files import append_line, make_folder, write_text
+from gossamer.runs.files import append_line, cannot_write, make_folder, write_text
 from gossamer.runs.folder import EXPERIMENT
 
+#: The file that names the peer and the network of a run folder.
+OWNER = "peer.json"
+#: More starts than any peer has.
+MOST_STARTS = 1 << 60
 #: What was mixed at a gossip step, or rounds that were skipped, or shares that were held back.
 TraceLine = dict[str, Any]
+
+
+#: The kinds of lines in a trace, and the types of their values.
+LINES = {"step": int, "skip": list, "hold": list}
 
 
 class TwoProcesses(GossamerError):
@@ -28,23 +36,65 @@ class TwoProcesses(GossamerError):
 
 
 def take_folder(folder: Path, kit: Kit) -> FileLock:
-    """Create and lock a peer's run folder."""
+    """Create and lock a peer's run folder; refuse one of another peer or network."""
     make_folder(folder)
     lock = FileLock(folder / ".lock")
     try:
         lock.acquire(timeout=0)
     except Timeout:
         raise TwoProcesses(f"{folder}: another process runs this peer. One kit is for one process.") from None
-    if not (folder / EXPERIMENT).exists():
-        write_text(folder / "environment.json", json.dumps({"engine": {"peer": kit.name}}) + "\n")
-        write_text(folder / EXPERIMENT, kit.roster.experiment.to_toml())
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    try:
+        if (folder / EXPERIMENT).exists() or (folder / OWNER).exists():
+            check_owner(folder, kit.name, kit.roster.digest)
+        else:
+            write_text(folder / OWNER, json.dumps(_owner(kit)) + "\n")
+            write_text(folder / "environment.json", json.dumps({"engine": {"peer": kit.name}}) + "\n")
+            write_text(folder / EXPERIMENT, kit.roster.experiment.to_toml())
+    except BaseException:
+        lock.release()
+        raise
     return lock
+
+
+def _owner(kit: Kit) -> dict[str, str]:
+    return {"peer": kit.name, "network": kit.roster.digest}
+
+
+def check_owner(folder: Path, name: str, digest: str) -> None:
+    """Refuse a run folder that this peer of this network did not begin."""
+    try:
+        found = json.loads((folder / OWNER).read_bytes())
+        peer, network = str(found["peer"]), str(found["network"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise RunFolderError(
+            f"{folder}: is not the run of a peer, or its {OWNER} is missing or damaged. Start with another --out, or "
+            "put back a copy of this folder."
+        ) from None
+    if network != digest:
+        raise RunFolderError(
+            f"{folder}: is the run of another network than that of this kit (its experiment, peers or policy differ). "
+            "Start with another --out, or with the kit that this run was begun with."
+        )
+    if peer != name:
+        raise RunFolderError(
+            f"{folder}: is the run of peer '{peer}', not of '{name}'. Put each run folder back in its place."
+        )
 
 
 def next_process_number(folder: Path) -> int:
     """The number of times that this peer has been started, including this one."""
     path = folder / "starts"
-    number = int(path.read_text()) + 1 if path.exists() else 1
+    try:
+        number = int(path.read_bytes()) + 1 if path.exists() else 1
+        if not 0 < number < MOST_STARTS:
+            raise ValueError
+    except (OSError, ValueError):
+        raise RunFolderError(
+            f"{path}: should hold how often this peer was started, a whole number. Write a number into it that is not "
+            "smaller than the last 'process' in log.jsonl."
+        ) from None
     write_text(path, str(number))
     return number
 
@@ -66,20 +116,22 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self._trace = folder / "trace.jsonl"
         self._checkpoints = folder / "checkpoints"
-        text = self._trace.read_text(encoding="utf-8") if self._trace.exists() else ""
+        text = self._trace.read_bytes() if self._trace.exists() else b""
         #: Whether the trace ends with a complete line. A kill may cut the last line short; it is then ignored.
-        self.whole = text.endswith("\n") or not text
-        self.lines: list[TraceLine] = [self._read(number, line) for number, line in enumerate(text.split("\n")[:-1], 1)]
+        self.whole = text.endswith(b"\n") or not text
+        self.lines: list[TraceLine] = [self._read(*line) for line in enumerate(text.split(b"\n")[:-1], 1)]
         self._mixed = {line["step"]: line for line in self.lines if "step" in line}
         #: After an absence: the round to which the peer jumped, by the round before it.
         self.skips: dict[int, int] = dict(line["skip"] for line in self.lines if "skip" in line)
         #: The receivers that got a fraction of their share, by gossip step.
         self.holds = holds_in(self.lines)
 
-    def _read(self, number: int, line: str) -> TraceLine:
+    def _read(self, number: int, line: bytes) -> TraceLine:
         try:
             found: TraceLine = json.loads(line)
-        except ValueError:
+            if not any(kind in found and isinstance(found[kind], type) for kind, type in LINES.items()):
+                raise ValueError
+        except (ValueError, TypeError):
             raise DamagedFile(f"{self._trace}: line {number} is damaged") from None
         return found
 
@@ -97,6 +149,11 @@ class Journal:
     def ends(self) -> int:
         """The gossip step after the last one in the trace."""
         return max(self._mixed, default=-1) + 1
+
+    def begun_round(self, steps: int) -> int:
+        """The least round that a checkpoint must have for this trace to go on from, with so many steps in a round."""
+        last = max(self.ends - 1, 0) // steps
+        return min((start for start, end in self.skips.items() if end == last), default=last)
 
     def write(self, line: TraceLine) -> None:
         """Write a line of the trace."""

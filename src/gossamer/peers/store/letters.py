@@ -133,6 +133,14 @@ class Letter:
             raise DamagedFile(f"{path}: is cut short")
         self.path = path
 
+    def verify(self) -> None:
+        """Raise `DamagedFile` if the bytes of the tensors are not those that were written."""
+        hashed = hashlib.sha256()
+        for chunk in self.chunks():
+            hashed.update(chunk)
+        if hashed.digest() != self.header.digest:
+            raise DamagedFile(f"{self.path}: does not match its digest")
+
     @property
     def message(self) -> Message:
         """Its tensors, mapped from the file."""

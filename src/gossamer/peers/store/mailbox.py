@@ -25,13 +25,17 @@ class Mailbox:
         self._here: dict[int, dict[int, set[int]]] = {kind: {} for kind in NAMES}  # kind -> sender -> steps
         #: When the last letter of each sender arrived, on the monotonic clock.
         self.last_arrival: dict[int, float] = {}
+        #: Letters that were damaged while no process ran: kind, file and problem of each.
+        self.damaged: list[tuple[int, Path, str]] = []
         for kind, name in NAMES.items():
-            for path in folder.glob(f"*.{name}"):
-                sender, step = (int(number) for number in path.stem.split("at"))
+            for path in sorted(folder.glob(f"*.{name}")):
                 try:
-                    Letter(path)
-                except DamagedFile:
-                    path.unlink(missing_ok=True)
+                    sender, step = (int(number) for number in path.stem.split("at"))
+                    Letter(path).verify()
+                except DamagedFile as error:
+                    self.damaged.append((kind, path, str(error)))
+                except ValueError:  # not a letter's name: another program's file
+                    continue
                 else:
                     self._here[kind].setdefault(sender, set()).add(step)
 

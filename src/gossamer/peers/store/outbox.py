@@ -24,11 +24,19 @@ class Outbox:
 
     async def write_letter(self, header: wire.Header, message: Message) -> Path:
         """Write the letter of a gossip step."""
-        return await self._write(self._folder / f"{header.step}.letter", header, message)
+        return await self._write(self.letter_path(header.step), header, message)
 
     async def write_parcel(self, receiver: int, header: wire.Header, total: Message) -> Path:
         """Write the mass for one receiver; it replaces the parcel before it, which it contains."""
-        return await self._write(self._folder / f"{receiver}.mass", header, total)
+        return await self._write(self.parcel_path(receiver), header, total)
+
+    def letter_path(self, step: int) -> Path:
+        """The file of a gossip step's letter."""
+        return self._folder / f"{step}.letter"
+
+    def parcel_path(self, receiver: int) -> Path:
+        """The file of the mass for a receiver."""
+        return self._folder / f"{receiver}.mass"
 
     async def _write(self, path: Path, header: wire.Header, message: Message) -> Path:
         await asyncio.to_thread(letters.write, path, header, message, self._sync)
