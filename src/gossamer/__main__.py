@@ -9,12 +9,12 @@ def main() -> None:
     """Run the command line."""
     with startup.importing(sys.argv[1:]):
         from gossamer.commands.app import app
-    startup.put_off_compiler()
-    startup.stop_when_terminated()
+    startup.defer_compiler_import()
+    startup.interrupt_on_sigterm()
     try:
         app()
     finally:
-        startup.end_when_told()
+        startup.exit_quietly_on_signals()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What can go wrong for a user, each with a message that says what, where, and what would be right.
+"""The errors that a user can meet. Each message says what was wrong, where, and what would be right.
 
-The command line prints the message of a `GossamerError` alone and leaves with its `exit_code`; every other exception
-is a bug and keeps its traceback.
+The command line prints only the message of a `GossamerError` and exits with its `exit_code`; every other exception is a
+bug and keeps its traceback.
 """
 
 from collections.abc import Iterable
@@ -9,35 +9,35 @@ from difflib import get_close_matches
 
 
 class GossamerError(Exception):
-    """Base of every error a user can cause or must know of."""
+    """Base class of all errors that a user can cause or must know of."""
 
     exit_code = 2
 
 
 class ExperimentError(GossamerError):
-    """The experiment itself is wrong: an unknown key, a value out of range, parts that do not fit each other."""
+    """The experiment is wrong: an unknown key, a value out of range, incompatible parts."""
 
 
 class DataError(GossamerError):
-    """Samples are missing, damaged, or cannot be split as asked."""
+    """Samples are missing or damaged, or cannot be split as requested."""
 
 
 class GraphError(GossamerError):
-    """The graph cannot be built, is not connected, or is not weighted as it claims."""
+    """The graph cannot be built, is not connected, or violates its claims."""
 
 
 class RunFolderError(GossamerError):
-    """A run folder exists already, belongs to another experiment, is damaged, or cannot be written."""
+    """A run folder already exists, belongs to another experiment, is damaged, or cannot be written."""
 
 
 class DivergenceError(GossamerError):
-    """Training left the finite numbers. Not a mistake in the input, so not exit code 2."""
+    """Training diverged to infinite numbers. No mistake in the input, so the exit code is 1."""
 
     exit_code = 1
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of an error message: the nearest known names, or all of them when none is near.
+    """The end of an error message: the nearest known name, or all names if none is near.
 
     >>> did_you_mean("dfedsma", ["dfedsam", "dfedavg"])
     "did you mean 'dfedsam'?"

@@ -1,8 +1,8 @@
-"""Every random draw, keyed by what it is for and never taken from a global stream.
+"""Random draws keyed by their purpose, never taken from a global stream.
 
-A draw depends on (seed, purpose, client, round, step) alone, so a result does not depend on the order in which clients
-are run, on how they are grouped, or on where a run was interrupted. Philox is a counter-based generator made for this:
-the seed and the purpose are its key, the rest is where its counter starts.
+A draw depends only on (seed, purpose, client, round, step), so results do not depend on the order or grouping of
+clients, or on interruptions. Philox is a counter-based generator: the seed and the purpose are its key, the rest is the
+start of its counter.
 """
 
 from enum import IntEnum
@@ -12,7 +12,7 @@ import numpy as np
 
 
 class Purpose(IntEnum):
-    """What a draw is for. The numbers are part of every result: append, never renumber."""
+    """The purpose of a draw. The numbers are part of every result: append, never renumber."""
 
     PARTITION = 1
     MODEL = 2
@@ -40,10 +40,10 @@ def generator(seed: int, purpose: Purpose, client: int = 0, round: int = 0, step
 
 
 class Draws:
-    """Many draws of one seed and purpose, without making a generator for each.
+    """Many draws with one seed and purpose, without a new generator for each.
 
-    Making a generator takes longer than shuffling a client's samples with it. Here one generator is moved from draw to
-    draw, so what `at` returns must be used up before the next `at`. A generator to keep comes from `generator`.
+    Making a generator takes longer than shuffling a client's samples. Here one generator is moved from draw to draw, so
+    the result of `at` is valid until the next call of `at`. `generator` makes one to keep.
 
     >>> draws = Draws(0, Purpose.BATCHES)
     >>> moved = [draws.at(client=3, round=7, step=k).permutation(10) for k in (0, 1)]
@@ -56,7 +56,7 @@ class Draws:
         self._generator = generator(seed, purpose)
         self._bits = self._generator.bit_generator
         fresh: Any = self._bits.state
-        # Numpy reads a state number by number, which is faster from a list than from an array.
+        # Numpy reads a state one number at a time, which is faster from a list than from an array.
         self._start = {"counter": (0, 0, 0, 0), "key": fresh["state"]["key"].tolist()}
         self._state = {**fresh, "state": self._start, "buffer": fresh["buffer"].tolist()}
 
@@ -68,5 +68,5 @@ class Draws:
 
 
 def torch_seed(seed: int, purpose: Purpose, client: int = 0, round: int = 0, step: int = 0) -> int:
-    """A seed for torch's own generator, for the draws that only torch can make (layer initialisation, dropout)."""
+    """A seed for torch's generator, for draws that only torch makes (layer initialisation, dropout)."""
     return int(generator(seed, purpose, client, round, step).integers(2**63))

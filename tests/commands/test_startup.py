@@ -56,9 +56,9 @@ def test_the_compiler_is_put_off_and_not_away() -> None:
     done = python("""
 import sys
 import torch
-from gossamer.system.startup import put_off_compiler
+from gossamer.system.startup import defer_compiler_import
 
-put_off_compiler()
+defer_compiler_import()
 gradient = torch.func.vmap(torch.func.grad(lambda x: x.pow(3).sum()))
 points = torch.arange(6.0).view(2, 3)
 before = gradient(points)
@@ -66,7 +66,7 @@ assert "torch._dynamo" not in sys.modules
 assert isinstance(torch._dynamo.compiled_autograd.compiled_autograd_enabled, bool)
 assert torch._dynamo is sys.modules["torch._dynamo"]
 assert torch.equal(gradient(points), before) and torch.equal(before, 3 * points**2)
-put_off_compiler()
+defer_compiler_import()
 assert torch._dynamo is sys.modules["torch._dynamo"]
 """)
     assert (done.returncode, done.stderr) == (0, "")

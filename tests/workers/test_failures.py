@@ -336,7 +336,7 @@ def test_a_worker_that_is_killed_is_named_with_the_signal(
     workers: int, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Workers need not show where they were: it is no fault of theirs.
-    monkeypatch.setattr(launch, "die_with", lambda parent: faulthandler.disable())
+    monkeypatch.setattr(launch, "die_with_parent", lambda parent: faulthandler.disable())
     for _ in range(2):
         observer = Murderer(number)
         with pytest.raises(WorkerLost) as lost:
@@ -349,7 +349,7 @@ def test_a_worker_that_is_killed_is_named_with_the_signal(
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_worker_that_does_not_start_is_not_waited_for(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It dies, or hangs, before it could join the others."""
-    monkeypatch.setattr(launch, "die_with", lambda parent: os.kill(os.getpid(), number))
+    monkeypatch.setattr(launch, "die_with_parent", lambda parent: os.kill(os.getpid(), number))
     monkeypatch.setattr(launch, "START_UP", 60.0 if number == signal.SIGKILL else 0.5)
     says = "was killed by SIGKILL" if number == signal.SIGKILL else "did not start within 0.5 s.*with one worker"
     with pytest.raises(WorkerLost, match=rf"^worker 1 of 2 \(process \d+\) {says}"):

@@ -22,7 +22,7 @@ from gossamer.errors import ExperimentError
 from gossamer.methods import Message, Opening, Operator, Round, State, probe
 from gossamer.mixing import Mixer, Traffic
 from gossamer.parts import in_user_code
-from gossamer.system.allocator import give_back, keep_freed_memory
+from gossamer.system.allocator import keep_freed_memory, trim_freed_memory
 from gossamer.system.sums import sum_rows
 from gossamer.system.threads import on_threads
 from gossamer.training import Training, count_gradients
@@ -282,12 +282,12 @@ class Stacked:
                 often = whole or self.plan.step == "compiled"
                 for most in [None] * RECORD_AT if often else [RECORD_AT]:
                     self.runner.run(initial_rows(self.training, size), prepared, 0, most)
-        give_back()  # the first of them were taken as written, which needs the most
+        trim_freed_memory()  # the first of them were taken as written, which needs the most
 
     def _tidy_up(self) -> None:
         """Beside a large state there may be little room: what a part of a round needed, the next need not add to."""
         if not self._buffers.double:
-            give_back()
+            trim_freed_memory()
 
     def _working(self, index: int) -> np.ndarray:
         """The own clients that work in a round; those of similar work together, so that few wait for the longest."""

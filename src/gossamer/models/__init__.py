@@ -1,4 +1,4 @@
-"""The networks, and a module as a function of one flat vector."""
+"""Neural networks as functions of one flat vector, and losses."""
 
 from gossamer.models.losses import LOSSES, CrossEntropy, Loss, SquaredError, sample_losses
 from gossamer.models.vector import Parameters, VectorModel, build_model

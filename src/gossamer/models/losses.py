@@ -1,4 +1,4 @@
-"""What training minimises: a loss gives one number for each sample."""
+"""Losses: functions that return one number for each sample."""
 
 from collections.abc import Callable
 
@@ -18,8 +18,8 @@ class CrossEntropy:
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         if targets.dim() != 1:  # probabilities of classes
             return functional.cross_entropy(outputs, targets, reduction="none")
-        # The same numbers to the last bit. Under `vmap`, torch would compose `cross_entropy` of such steps in Python at
-        # every call, and import sympy for it at the first: a third slower, and half a second.
+        # Equal to `cross_entropy` to the last bit. Under `vmap`, torch decomposes `cross_entropy` in Python at every
+        # call, which is a third slower, and imports sympy at the first, which takes half a second.
         return functional.log_softmax(outputs, 1).gather(1, targets.unsqueeze(1)).squeeze(1).neg()
 
 
@@ -35,10 +35,10 @@ LOSSES = Catalog("loss", {"cross-entropy": CrossEntropy, "squared-error": Square
 
 
 def sample_losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
-    """One loss for each sample, from a loss that gives them all or only their mean.
+    """One loss for each sample, from a loss function that returns all of them or only their mean.
 
-    Mini-batches of different clients are padded to one size, so the engine weighs samples itself; a loss that returns
-    one number for a batch (as most user losses do) is therefore asked about each sample alone.
+    Mini-batches of different clients are padded to one size, so the engine weights samples itself. A loss function that
+    returns one number for a batch is therefore applied to each sample alone.
     """
     losses = loss(outputs, targets)
     if not isinstance(losses, Tensor) or (losses.dim() > 0 and losses.shape != targets.shape[:1]):

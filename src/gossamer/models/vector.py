@@ -1,7 +1,7 @@
 """A network as a function of one flat vector.
 
 A client's model is one vector x of length d: methods add and scale it, messages carry it, and mixing all clients is one
-matrix product. This is where a module becomes such a function, and a vector becomes a module again.
+matrix product. `VectorModel` turns a module into a function of x, and x into a module.
 """
 
 import copy
@@ -20,7 +20,7 @@ Parameters: TypeAlias = Tensor | dict[str, Tensor]
 
 
 class VectorModel:
-    """A module whose trainable parameters are given from outside, as one flat vector.
+    """A module whose trainable parameters are passed to each call, as one flat vector.
 
     >>> model = VectorModel(nn.Linear(3, 2))
     >>> model.size
@@ -40,27 +40,27 @@ class VectorModel:
         self.shapes = [p.shape for p in parameters.values()]
         self.lengths = [math.prod(shape) for shape in self.shapes]
         self.size = sum(self.lengths)
-        #: Bytes of its largest tensor.
+        #: Bytes of the largest parameter tensor.
         self.largest = max(p.nbytes for p in parameters.values())
-        #: The vector the module came with: every client's starting point.
+        #: The module's parameters as it was given: the starting point of every client.
         self.initial = torch.cat([p.detach().reshape(-1) for p in parameters.values()])
         self._share_initial()
-        #: Dropout draws random numbers in the forward pass, so its stream must be keyed by whoever runs the model.
+        #: Whether the forward pass draws random numbers (dropout). The engine must then key torch's random stream.
         self.draws_randomness = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in module.modules())
 
     def forget_initial(self) -> None:
-        """Free the memory of the initial vector, for whoever has begun: one number says of what kind it was."""
+        """Free the memory of the initial vector; one number keeps its dtype and device."""
         self.initial = self.initial[:1].clone().expand(self.size)
         self._share_initial()
 
     def _share_initial(self) -> None:
-        """The module's own numbers are never looked at: they need no place beside those of the initial vector."""
+        """Let the module's parameters share the memory of the initial vector; their values are never used."""
         parameters = dict(self.template.named_parameters())
         for name, value in self.unflatten(self.initial).items():
             parameters[name].data = value
 
     def unflatten(self, x: Tensor) -> dict[str, Tensor]:
-        """The named tensors inside x, as views. The backward pass of one `split` is one concatenation."""
+        """The named tensors in x, as views. One `split`, because its backward pass is a single concatenation."""
         pieces = torch.split(x, self.lengths)
         return {n: p.view(shape) for n, p, shape in zip(self.names, pieces, self.shapes, strict=True)}
 
@@ -71,7 +71,7 @@ class VectorModel:
         return outputs
 
     def module(self, x: Tensor) -> nn.Module:
-        """A module of its own with the parameters x, ready to be used anywhere."""
+        """A copy of the module with the parameters x, in evaluation mode."""
         module = copy.deepcopy(self.template)
         named = dict(module.named_parameters())
         with torch.no_grad():
@@ -81,7 +81,7 @@ class VectorModel:
 
 
 def refuse_running_statistics(module: nn.Module) -> None:
-    """BatchNorm keeps state outside the parameters, which no method here sends or mixes."""
+    """Refuse BatchNorm: its state is outside the parameters, so no method sends or mixes it."""
     for name, layer in module.named_modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) or getattr(layer, "track_running_stats", False):
             raise ExperimentError(
@@ -91,9 +91,9 @@ def refuse_running_statistics(module: nn.Module) -> None:
 
 
 def build_model(factory: Callable[[], nn.Module], seed: int, dtype: torch.dtype, device: torch.device) -> VectorModel:
-    """Make a module with its initial weights drawn from `seed`, leaving torch's global generator as it was.
+    """A model with initial weights drawn from `seed`. Torch's global generator is left unchanged.
 
-    Weights are drawn on the CPU in float32, so that every device and dtype starts from the same point.
+    Weights are drawn on the CPU in float32, so every device and dtype has the same starting point.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -152,9 +152,9 @@ MODELS = Catalog(
 
 
 def make_module(model: Any, shape: Shape, classes: int) -> nn.Module:
-    """The module of a zoo model or of a user's own factory.
+    """The module of a built-in model or of a user's factory.
 
-    A factory is called with (input shape, number of classes) if it has two required parameters, else with nothing.
+    A factory is called with (input shape, number of classes) if it has two required parameters, else without arguments.
     """
     if hasattr(model, "build"):
         module = model.build(shape, classes)
@@ -171,7 +171,7 @@ def make_module(model: Any, shape: Shape, classes: int) -> nn.Module:
         ]
         if len(required) not in (0, 2):
             raise ExperimentError(
-                "model: an own factory takes nothing, or (input shape, number of classes); "
+                "model: a factory takes no argument, or (input shape, number of classes); "
                 f"this one needs {', '.join(p.name for p in required)}"
             )
         module = model(shape, classes) if required else model()

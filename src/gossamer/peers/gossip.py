@@ -25,7 +25,7 @@ from gossamer.peers.store.mailbox import Mailbox
 from gossamer.peers.store.outbox import Outbox
 from gossamer.peers.weight import WeightGuard
 from gossamer.peers.wire import wire_pb2 as wire
-from gossamer.system.allocator import give_back
+from gossamer.system.allocator import trim_freed_memory
 from gossamer.training import Client, share_of
 
 
@@ -81,7 +81,7 @@ class Gossip:
         self.progress.doing = "mixing"
         letters = {int(name): self.mailbox.letter(wire.LETTER, int(name), step) for name in line.get("heard", {})}
         parcels = self.ledger.due_letters(line.get("mass", {}))
-        give_back()
+        trim_freed_memory()
         await self.compute(self._mix, step, operators, role, letters, parcels, kept)
         if pushed:
             self.guard.took(due, self.ledger.last_weights)

@@ -38,7 +38,7 @@ from gossamer.peers.wire import wire_pb2 as wire
 from gossamer.peers.wire.admission import Admission
 from gossamer.peers.wire.faults import Faults
 from gossamer.peers.wire.service import Service
-from gossamer.system.allocator import give_back
+from gossamer.system.allocator import trim_freed_memory
 from gossamer.training import Client, Training
 
 #: The remedy for a damaged file that a peer cannot run without.
@@ -141,7 +141,7 @@ class Peer:
         if index == 0 and self.traits.opening:
             await self._open()
         self.progress.doing = "training"
-        give_back()
+        trim_freed_memory()
         loss = await self._compute(self.client.train, index)
         self._check_sound(index, loss)
         self.losses.record(self.number, index, loss)

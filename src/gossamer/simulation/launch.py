@@ -28,7 +28,7 @@ from gossamer.simulation.loop import Loop
 from gossamer.simulation.observer import Observer, Observers, Outcome, StopAtMetric
 from gossamer.simulation.options import Options, check_options
 from gossamer.simulation.result import Diverged, Interrupted, Run
-from gossamer.system.startup import put_off_compiler
+from gossamer.system.startup import defer_compiler_import
 from gossamer.system.words import counted
 from gossamer.training import Training
 from gossamer.workers import Group, WorkerLost, as_group, first_process, launched_from_outside, restarted
@@ -112,7 +112,7 @@ def _outcome(error: BaseException) -> Outcome:
 def _launch(experiment: Experiment, path: Path | None, resumes: bool, observers: Observers, options: Options) -> Run:
     """Prepare everything once, then run it in all workers."""
     check_options(options)
-    put_off_compiler()
+    defer_compiler_import()
     if experiment.stop_at is not None:
         observers = Observers([*observers.each, StopAtMetric(experiment.stop_at)])
     speaker = observers.heard_by(first_process())

@@ -1,1 +1,1 @@
-"""What the machine gives; imports nothing else of Gossamer."""
+"""The machine: cores, memory, processes, start-up, sums. Imports nothing else of Gossamer."""

@@ -1,14 +1,14 @@
-"""Settings of the C library's memory, where it is GNU's; others have none of these, and then nothing happens."""
+"""Settings of glibc's memory allocator; without effect where the C library is another."""
 
 import ctypes
 import sys
 from functools import cache
 from typing import Any
 
-#: Codes of the C library's settings.
+#: Parameters of `mallopt`.
 TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8
-#: The largest threshold that it knows, and the least that is worth a call of the system.
-MOST, LEAST = 32 << 20, 4 << 20
+#: The largest threshold that glibc accepts, and the smallest that is worth a system call.
+LARGEST_THRESHOLD, SMALLEST_THRESHOLD = 32 << 20, 4 << 20
 
 
 @cache
@@ -18,35 +18,35 @@ def _library() -> Any:
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep the memory it frees, up to some dozen megabytes.
+    """Keep freed blocks of up to 32 MB in the process.
 
-    A step frees vectors of a megabyte and asks for the like of them at once. Where the C library hands these back to
-    the system in between, it costs a tenth of a step to fetch them again, page by page.
+    A step frees vectors of a megabyte and allocates equal ones at once. Returning them to the system in between costs
+    a tenth of a step, for the page faults of the new ones.
     """
     if _library() is not None:
-        _library().mallopt(MMAP_THRESHOLD, MOST)
-        _library().mallopt(TRIM_THRESHOLD, MOST)
-        give_back()
+        _library().mallopt(MMAP_THRESHOLD, LARGEST_THRESHOLD)
+        _library().mallopt(TRIM_THRESHOLD, LARGEST_THRESHOLD)
+        trim_freed_memory()
 
 
-def share_holes() -> None:
-    """Have threads use each other's holes. For the start of a process: what there is stays as it is.
+def use_one_arena() -> None:
+    """Use one arena for all threads. To be called at the start of a process: existing arenas stay.
 
-    Pieces of a peer's letters come and go by the hundred, in several threads, and leave holes that no tensor fits into:
-    without this and `give_back` a peer with a large model would hold one or two models' worth of them. There is one
-    place for all threads, because that is the only one that the C library gives back to its end.
+    Hundreds of chunks of a peer's letters are allocated and freed in several threads and leave fragments too small for
+    a tensor. Without this and `trim_freed_memory`, a peer with a large model would hold one or two models' worth of
+    fragments. The main arena is the only one that glibc trims completely.
     """
     if _library() is not None:
         _library().mallopt(ARENA_MAX, 1)
 
 
-def part_with(size: int) -> None:
-    """Whatever is freed of this size or more goes back to the system at once, and leaves no hole."""
+def return_freed_blocks_of(size: int) -> None:
+    """Return freed blocks of this size or more to the system at once, without fragments."""
     if _library() is not None:
-        _library().mallopt(MMAP_THRESHOLD, min(max(size, LEAST), MOST))
+        _library().mallopt(MMAP_THRESHOLD, min(max(size, SMALLEST_THRESHOLD), LARGEST_THRESHOLD))
 
 
-def give_back() -> None:
-    """Give what is free back to the system. Takes a few milliseconds."""
+def trim_freed_memory() -> None:
+    """Return all free memory to the system. Takes a few milliseconds."""
     if _library() is not None:
         _library().malloc_trim(0)

@@ -1,7 +1,7 @@
-"""What this process may use of the machine that it runs on, and which machine that is.
+"""The cores and the memory that this process may use, and the processor.
 
-A container, or a job of a scheduler, is given a share of a machine that may be much larger. The system tells it the
-size of the whole, and slows it down or kills it when it takes more than its share: control groups hold what that is.
+The limits of a container or a scheduler's job are in its control groups. Other system calls report the whole machine,
+and a process that exceeds its limits is slowed down or killed.
 """
 
 import math
@@ -10,10 +10,10 @@ import platform
 from collections.abc import Iterator
 from pathlib import Path
 
-#: Where the system shows control groups, and to which of them this process belongs.
+#: The file system of control groups, and the file that lists those of this process.
 GROUPS, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-#: Lines that tell processors apart, on x86 and on ARM.
-TELLING = ("model name", "flags", "CPU implementer", "CPU part", "Features")
+#: Lines of /proc/cpuinfo that identify a processor, on x86 and on ARM.
+IDENTIFYING = ("model name", "flags", "CPU implementer", "CPU part", "Features")
 
 
 def usable_cores() -> int:
@@ -27,7 +27,7 @@ def usable_cores() -> int:
 
 
 def free_memory() -> int:
-    """Bytes that this process can still take without swapping; a great many where the system does not tell."""
+    """Bytes that this process can still allocate without swapping; a huge number if unknown."""
     free = 1 << 62
     if "MemAvailable:" in (words := _words(Path("/proc/meminfo"))):
         free = int(words[words.index("MemAvailable:") + 1]) * 1024
@@ -44,9 +44,9 @@ def free_memory() -> int:
 
 
 def seconds_of_others() -> float | None:
-    """Seconds that the machine's cores were busy with anything but this process and the children it has waited for.
+    """Core seconds used by all processes but this one and the children it has waited for; None if unknown.
 
-    A difference of two calls says how far this process was disturbed. None where the system does not tell.
+    The difference of two calls shows how much a measurement was disturbed.
     """
     kind, *spent = _words(Path("/proc/stat"))[:9] or [""]
     if kind != "cpu":
@@ -58,27 +58,26 @@ def seconds_of_others() -> float | None:
 
 def processor() -> str:
     """The processor's name."""
-    told = _processor_lines()
-    return told.get("model name") or platform.processor() or platform.machine()
+    return _processor_lines().get("model name") or platform.processor() or platform.machine()
 
 
 def processor_and_features() -> str:
-    """Its name and what it can do: what was measured or compiled on one processor does not hold on another."""
+    """The processor's name and features: results of measuring or compiling hold for one processor only."""
     return " ".join(_processor_lines().values()) or processor()
 
 
 def _processor_lines() -> dict[str, str]:
-    """What the system tells of the first core."""
+    """The identifying lines of the first core."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return {}
-    told = (line.partition(":") for line in reversed(lines))
-    return {name.strip(): value.strip() for name, _, value in told if name.strip() in TELLING}
+    pairs = (line.partition(":") for line in reversed(lines))
+    return {name.strip(): value.strip() for name, _, value in pairs if name.strip() in IDENTIFYING}
 
 
 def _groups(what: str) -> Iterator[Path]:
-    """The control groups that limit this process's share of something, from its own to the whole machine's."""
+    """The control groups that limit a resource of this process, from the innermost to the root."""
     try:
         lines = MEMBERSHIP.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -88,12 +87,12 @@ def _groups(what: str) -> Iterator[Path]:
         if kinds == "" or what in kinds.split(","):  # one tree for all (version 2), or one for each kind (version 1)
             top = GROUPS / kinds
             own = top / path.lstrip("/")
-            # In a container the path may be the one that its host sees; what holds for it is then at the top.
+            # In a container the path may be that of the host; the container's limits are then at the root.
             yield from (group for group in (own, *own.parents) if group.is_relative_to(top))
 
 
 def _words(path: Path) -> list[str]:
-    """The words in a file of the system; none if it is not there."""
+    """The words of a system file; empty if it does not exist."""
     try:
         return path.read_text(encoding="utf-8").split()
     except OSError:

@@ -1,25 +1,25 @@
-"""No process is left behind by one that was killed before it could stop those it had started."""
+"""Child processes that end with their parent, even if the parent is killed."""
 
 import ctypes
 import os
 import signal
 import sys
 
-#: In the environment of a process: the one that it must not outlive.
+#: Environment variable: the id of the process that this one must not outlive.
 PARENT = "GOSSAMER_PARENT"
 
 
-def die_with(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent dies, by whatever signal. Only Linux can."""
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends for any reason. Linux only."""
     if sys.platform != "linux":
         return
     set_parent_death_signal = 1
     ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before we asked
+    if os.getppid() != parent:  # it ended before the call
         os._exit(1)
 
 
-def die_with_who_started_us() -> None:
-    """The same, if the process that started this one has asked for it."""
+def die_with_requesting_parent() -> None:
+    """The same, if the parent requested it through the environment."""
     if parent := os.environ.pop(PARENT, None):
-        die_with(int(parent))
+        die_with_parent(int(parent))

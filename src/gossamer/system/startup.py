@@ -1,6 +1,6 @@
-"""The first seconds of a command, most of which go to importing torch: made short, interruptible, and not silent.
+"""The start-up of a command, most of which is the import of torch: fast, interruptible, with a notice.
 
-Imported before everything else, so it imports nothing that takes time.
+Imported before everything else, so it imports nothing slow itself.
 """
 
 import gc
@@ -15,17 +15,17 @@ from typing import Any
 
 NOTICE = "starting ..."
 ERASED = f"\r{' ' * (len(NOTICE) + 2)}\r"  # with the ^C that a terminal adds
-#: Whoever asks for one of these wants an answer and nothing else.
-UNNOTICED = re.compile(r"-\w*[qh]|--(quiet|json|help)$")
+#: Options after which no notice is shown.
+WITHOUT_NOTICE = re.compile(r"-\w*[qh]|--(quiet|json|help)$")
 
 
 @contextmanager
 def importing(arguments: Sequence[str]) -> Iterator[None]:
-    """Around a command's imports: they take seconds, so a person at a terminal is told, and Ctrl-C ends them."""
-    noticed = _someone_waits(arguments)
+    """Around a command's imports, which take seconds: a notice on a terminal, and Ctrl-C that works."""
+    noticed = _shows_notice(arguments)
 
     def say(text: str) -> None:
-        with suppress(OSError):  # a terminal that has gone is no reason to stop
+        with suppress(OSError):  # the terminal was closed: go on without it
             if noticed:
                 print(text, end="", file=sys.stderr, flush=True)
 
@@ -33,12 +33,12 @@ def importing(arguments: Sequence[str]) -> Iterator[None]:
         say(ERASED)
         os._exit(130)
 
-    # Not by an exception: it would have to find its way out of other packages' imports, some of which swallow it.
+    # `os._exit`, not an exception, which some packages swallow during their import.
     usual: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
     replaced = [number for number, handler in usual.items() if signal.getsignal(number) is handler]
     for number in replaced:
         signal.signal(number, leave)
-    # What is imported stays until the end. A collector that does not search it, now or at the end, saves a second.
+    # Imported modules live until the end. Hiding them from the garbage collector saves a second.
     gc.disable()
     say(NOTICE)
     try:
@@ -51,8 +51,8 @@ def importing(arguments: Sequence[str]) -> Iterator[None]:
             signal.signal(number, usual[number])
 
 
-def stop_when_terminated() -> None:
-    """A scheduler's SIGTERM stops a command as Ctrl-C does, unless it is ignored; rounds have their own way to stop."""
+def interrupt_on_sigterm() -> None:
+    """Handle a scheduler's SIGTERM like Ctrl-C, unless it is ignored. The training loop has its own handlers."""
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
@@ -61,31 +61,31 @@ def stop_when_terminated() -> None:
         signal.signal(signal.SIGTERM, stop)
 
 
-def end_when_told() -> None:
-    """All is said and written: a signal that comes now ends the process, and not in the middle of a traceback."""
+def exit_quietly_on_signals() -> None:
+    """After a command has finished: a late signal ends the process without a traceback."""
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
 
 
-def put_off_compiler() -> None:
+def defer_compiler_import() -> None:
     """Keep `torch.func` from importing torch's compiler at the first gradient, which takes over a second.
 
-    It asks the compiler to stay out of the way, which one that was never imported does anyway. For everything else
-    `torch._dynamo` is what it always is: imported when somebody needs it, and then itself again.
+    `torch.func` only asks the compiler to stay inactive, which it is before its import. Any other use of
+    `torch._dynamo` imports it as usual.
     """
     import torch
 
-    compiler = _Later("torch._dynamo")
-    compiler.compiled_autograd = _Later("torch._dynamo.compiled_autograd")
+    compiler = _LazyModule("torch._dynamo")
+    compiler.compiled_autograd = _LazyModule("torch._dynamo.compiled_autograd")
     compiler.compiled_autograd._disable = nullcontext
     vars(torch).setdefault("_dynamo", compiler)
 
 
-class _Later:
-    """A module that is imported when something is asked of it that has not been set here."""
+class _LazyModule:
+    """A module that is imported at the first access to an attribute that is not set here."""
 
-    compiled_autograd: "_Later"
+    compiled_autograd: "_LazyModule"
     _disable: Any
 
     def __init__(self, name: str) -> None:
@@ -95,8 +95,8 @@ class _Later:
         return getattr(importlib.import_module(self._name), name)
 
 
-def _someone_waits(arguments: Sequence[str]) -> bool:
-    """Whether a person looks at a terminal and waits for more than help."""
+def _shows_notice(arguments: Sequence[str]) -> bool:
+    """Whether a person waits at a terminal for more than help."""
     terminal = sys.stderr is not None and sys.stderr.isatty()
-    completes = "_GOSSAMER_COMPLETE" in os.environ  # a shell asks, in the middle of its own line
-    return terminal and bool(arguments) and not completes and not any(map(UNNOTICED.match, arguments))
+    completes = "_GOSSAMER_COMPLETE" in os.environ  # called by a shell's tab completion
+    return terminal and bool(arguments) and not completes and not any(map(WITHOUT_NOTICE.match, arguments))

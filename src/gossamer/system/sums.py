@@ -1,19 +1,16 @@
-"""Sums of many clients' vectors.
-
-In double precision, so that the order of the sum, and with it the number of workers, makes no difference.
-"""
+"""Sums of many clients' vectors, in double precision: the order, and so the number of workers, has no effect."""
 
 import torch
 from torch import Tensor
 
-#: Numbers that are added up at once, and how many of them lie beside each other: as doubles they fit a core's cache.
+#: Numbers in a block, and columns in a block: as doubles, a block fits a core's cache.
 PIECE, WIDTH = 1 << 17, 1 << 13
 
 
 def sum_rows(rows: Tensor, weights: Tensor | None = None, onto: Tensor | None = None) -> Tensor:
-    """The sum of all rows [n, d], each times its weight; added to what is in `onto`, if that is given.
+    """The weighted sum of all rows [n, d], added to `onto` if given.
 
-    On a CPU in pieces: torch's own sum with another precision than that of its numbers takes eight times as long.
+    In blocks on a CPU: `torch.sum` into another precision takes eight times as long.
 
     >>> sum_rows(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([1.0, 0.5]))
     tensor([2.5000, 4.0000], dtype=torch.float64)

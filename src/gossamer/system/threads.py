@@ -1,4 +1,4 @@
-"""How many threads torch computes on."""
+"""The number of threads that torch uses."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ import torch
 
 @contextmanager
 def on_threads(number: int) -> Iterator[None]:
-    """Compute on this many. The products of small models lose more to a second thread than they gain."""
+    """Use this number of threads. One is best for small models: their products gain less than a second thread costs."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:

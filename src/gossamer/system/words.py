@@ -1,8 +1,8 @@
-"""Numbers as a person reads them."""
+"""Numbers formatted for people."""
 
 
 def counted(number: int, thing: str) -> str:
-    """A number and what it counts.
+    """A number with its noun, in the plural if needed.
 
     >>> counted(1, "thread"), counted(2, "thread"), counted(10_000, "client")
     ('1 thread', '2 threads', '10,000 clients')
@@ -11,7 +11,7 @@ def counted(number: int, thing: str) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes.
+    """A number of bytes with a unit.
 
     >>> size(1536), size(5_300_000_000)
     ('1.54 kB', '5.3 GB')

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from gossamer.system.orphans import die_with
+from gossamer.system.orphans import die_with_parent
 
 
 def can_fork() -> bool:
@@ -90,7 +90,7 @@ def _be_apart(work: Callable[[], str], says: int, parent: int) -> None:
     try:
         with suppress(OSError):
             os.setpgid(0, 0)
-        die_with(parent)
+        die_with_parent(parent)
         gc.freeze()
         gc.enable()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):

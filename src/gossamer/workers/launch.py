@@ -25,8 +25,8 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from gossamer.errors import DivergenceError, GossamerError
-from gossamer.system.allocator import give_back
-from gossamer.system.orphans import die_with
+from gossamer.system.allocator import trim_freed_memory
+from gossamer.system.orphans import die_with_parent
 from gossamer.workers.board import Board, Forked
 from gossamer.workers.forks import forking
 from gossamer.workers.group import ALONE, PATIENCE, Distributed, Group, WorkerLost
@@ -149,7 +149,7 @@ class _Forks:
             # Pages that are written to after the fork are there twice. So what is free goes back to the system first,
             # and what is there is not looked at by the collector, which writes to whatever it looks at.
             gc.collect()
-            give_back()
+            trim_freed_memory()
             gc.freeze()
             for rank in range(1, self.workers):
                 hears, says = context.Pipe(duplex=False)
@@ -196,7 +196,7 @@ class _Forks:
 
     def _be_worker(self, rank: int, board: Board, work: Callable[[Group], Any], says: Connection, parent: int) -> None:
         """The life of a forked worker; the process ends with it."""
-        die_with(parent)
+        die_with_parent(parent)
         gc.freeze()
         gc.enable()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first worker hears it too, and decides for all

@@ -14,8 +14,8 @@ from gossamer.peers.identity.kit import open_kit
 from gossamer.peers.peer import Peer
 from gossamer.peers.tools.metrics import serve
 from gossamer.peers.wire.faults import Faults
-from gossamer.system.allocator import part_with, share_holes
-from gossamer.system.orphans import die_with_who_started_us
+from gossamer.system.allocator import return_freed_blocks_of, use_one_arena
+from gossamer.system.orphans import die_with_requesting_parent
 
 
 class Stopped(KeyboardInterrupt):
@@ -38,12 +38,12 @@ def run_peer(
     metrics: tuple[str, int] | None = None,
 ) -> Peer:
     """Run the peer of a kit until its last round is over and its neighbours need it no longer."""
-    die_with_who_started_us()
-    share_holes()
+    die_with_requesting_parent()
+    use_one_arena()
     _raise_file_limit()
     kit = open_kit(kit_folder)
     training = peer_training(kit, data, data_dir)
-    part_with(training.model.largest)
+    return_freed_blocks_of(training.model.largest)
     peer = Peer(kit, training, out or kit_folder / "run", faults, watch)
     if started is not None:
         started(peer)
