@@ -57,8 +57,14 @@ def curve(records: Sequence[RunRecord], key: str, scale: float = 1.0) -> Curve |
 
 
 def drawn_panels(runs: Mapping[str, Sequence[RunRecord]]) -> list[Panel]:
-    """The panels that any of the runs has numbers for."""
-    return [panel for panel in PANELS if any(curve(records, panel.key) for records in runs.values())]
+    """The panels that any of the runs has numbers for; an axis is logarithmic only where there is a positive number."""
+    found = []
+    for panel in PANELS:
+        lines = [line for records in runs.values() if (line := curve(records, panel.key))]
+        if lines:
+            positive = any(value > 0 for line in lines for value in line.mean)
+            found.append(panel._replace(logarithmic=panel.logarithmic and positive))
+    return found
 
 
 class Layout(NamedTuple):
