@@ -65,7 +65,7 @@ def test_without_anything_five_methods_with_three_seeds(gossamer: Command, setti
     assert f"gossamer compare runs/{folder.name}/comparison.toml --set graph=full" in answer.out
     following = gossamer("compare", folder / "comparison.toml", "--set", "graph=full", "--out", "next", "-q")
     assert following.code == 0
-    assert "exponential" in following.out
+    assert "· full ·" in following.out
 
 
 def test_a_plan_from_a_file(gossamer: Command, place: Path) -> None:
