@@ -18,8 +18,10 @@ from gossamer.system.words import counted
 
 SUFFIXES = (".png", ".svg", ".pdf")
 PANELS = 4
-LABELLED = 200  # clients up to which a node carries its number
-MANY = 20_000  # links beyond which they are drawn straight, to save memory
+#: The largest number of clients whose nodes are numbered.
+LABELLED = 200
+#: The number of links beyond which they are drawn straight, to save memory.
+MANY = 20_000
 
 INK, NODE, IDLE, SERVER, PAPER = "#1d2433", "#20405f", "#c3ccd6", "#d1495b", "#ffffff"
 SPAN = LinearSegmentedColormap.from_list("span", ["#2a9d8f", "#3d6fb6", "#8e5bb5"])  # short links to long ones
@@ -75,7 +77,7 @@ def _title(network: Network, summary: GraphSummary, panels: int) -> tuple[str, s
 
 
 def _places(network: Network) -> Array:
-    """Where each client stands."""
+    """The position of each client."""
     n = network.clients
     if len(network.shape) == 2:
         row, column = np.divmod(np.arange(n), network.shape[1])
@@ -97,7 +99,7 @@ def _places(network: Network) -> Array:
 
 
 def _on_circle(network: Network) -> bool:
-    """Regular patterns show on a circle; and where links change at every step, no other place is better."""
+    """Whether clients are placed on a circle, which shows regular patterns and suits links that change."""
     return network.shape == (network.clients,) or network.period != 1 or network.has_server
 
 
@@ -115,11 +117,11 @@ def _draw_links(axes: Axes, network: Network, places: Array, step: int, side: fl
         receiver, sender = receiver[once], sender[once]
     start, end, wrapped = _wrap(network, places[sender], places[receiver])
     span = np.linalg.norm(end - start, axis=1) / max(np.ptp(places, axis=0).max(), 1e-9)
-    # Few links are drawn firmly, many finely, so that a dense graph is a veil and not a blot.
+    # The more links, the finer they are drawn, so that a dense graph stays readable.
     fine = _fineness(len(start))
     colours = SPAN(np.minimum(1, span))
     colours[:, 3] = np.where(wrapped, 0.45, 0.25 + 0.65 * fine)
-    # On a circle links bend inwards, or those between near clients would hide behind the rim; next ones need not.
+    # On a circle, links bend inwards, except between adjacent clients, so that they do not overlap along the rim.
     middle, curved = (start + end) / 2, _on_circle(network) and len(start) <= MANY
     if curved:
         apart = np.abs(receiver - sender)
@@ -128,7 +130,7 @@ def _draw_links(axes: Axes, network: Network, places: Array, step: int, side: fl
     axes.add_collection(LineCollection(list(curves), colors=colours, linewidths=0.4 + 1.6 * fine, zorder=1))
     radius = _radius(places)
     if directed:
-        towards = middle + (end - start) * 1e-6  # a link through the centre has its middle there, not a direction
+        towards = middle + (end - start) * 1e-6  # the middle alone gives no direction if it is the centre
         heads = _heads(towards, end, radius, size=radius * (0.25 + 0.35 * fine))
         colours[:, 3] = 0.5 + 0.5 * fine
         axes.add_collection(PolyCollection(list(heads), facecolors=colours, edgecolors="none", zorder=2))
@@ -141,7 +143,7 @@ def _fineness(count: int) -> float:
 
 
 def _wrap(network: Network, start: Array, end: Array) -> tuple[Array, Array, NDArray[np.bool_]]:
-    """On a mesh without border, a link around the edge leaves on one side and comes back on the other."""
+    """On a torus, a link around the border is drawn as two stubs, one on each side."""
     away = end - start
     wrapped = (np.abs(away) > 1.5).any(axis=1) & (len(network.shape) == 2)
     stub = -0.55 * np.sign(away[wrapped])
@@ -161,7 +163,7 @@ def _draw_server(axes: Axes, network: Network, places: Array, step: int, side: f
 
 
 def _draw_clients(axes: Axes, places: Array, radius: float, busy: NDArray[np.bool_], side: float) -> None:
-    """A disc for each client, pale for those that send and hear nothing."""
+    """A disc for each client, pale for those that neither send nor receive."""
     discs = places[:, None, :] + radius * _circle(40)[None, :, :]
     colours = np.where(busy, NODE, IDLE)
     axes.add_collection(PolyCollection(list(discs), facecolors=colours, edgecolors=PAPER, linewidths=0.8, zorder=3))
@@ -189,7 +191,7 @@ def _heads(middle: Array, end: Array, radius: float, size: float) -> Array:
 
 
 def _radius(places: Array) -> float:
-    """The size of a disc: a third of the way to a near neighbour, and neither a dot nor a blot."""
+    """The radius of a disc: a third of the distance to a near neighbour, within limits."""
     if len(places) == 1:
         return 0.1
     nearest = KDTree(places).query(places, k=2)[0][:, 1]

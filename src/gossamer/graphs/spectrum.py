@@ -1,4 +1,4 @@
-"""How fast a graph mixes: its spectrum, its contraction, and what that means in rounds and messages."""
+"""The mixing speed of a graph: its spectrum, its contraction, and the rounds and messages that follow."""
 
 from dataclasses import asdict, dataclass
 from math import ceil, log
@@ -13,31 +13,45 @@ from scipy.sparse.linalg import ArpackNoConvergence, eigs, eigsh
 
 from gossamer.graphs.network import TOLERANCE, Network, union_links
 
-DRAWS = 20  # steps that stand for an endlessly drawn graph
-DENSE = 2000  # clients up to which all eigenvalues, or the product of all steps, are computed
-DENSE_DIRECTED = 300  # and beyond which, without symmetry, iteration is tried first
-DIAMETER = 5000  # clients up to which all shortest paths are
+#: Steps that represent a randomly drawn graph.
+DRAWS = 20
+#: The largest number of clients for which all eigenvalues, or the product of all steps, are computed.
+DENSE = 2000
+#: The number of clients beyond which iteration is tried first if the matrix is not symmetric.
+DENSE_DIRECTED = 300
+#: The largest number of clients for which all shortest paths are computed.
+DIAMETER = 5000
 
 
 @dataclass(frozen=True)
 class GraphSummary:
-    """What a graph costs and how fast it mixes. None: not defined for this graph, or too large to compute."""
+    """The cost and the mixing speed of a graph. None: not defined for this graph, or too large to compute."""
 
     name: str
     clients: int
     directed: bool
-    period: int | None  # 1: static; m: repeats after m steps; None: drawn anew at every step
-    degree_min: int  # messages that a client sends per step
+    #: 1: static; m: repeats after m steps; None: drawn anew at every step.
+    period: int | None
+    #: Messages that a client sends per step: minimum, mean and maximum.
+    degree_min: int
     degree_mean: float
     degree_max: int
-    diameter: int | None  # hops between the two clients furthest apart, over all links of the window
-    lambda_: float | None  # second largest modulus of an eigenvalue; time-varying: the mean over steps
-    spectral_gap: float | None  # 1 - lambda
-    p: float | None  # 1 - lambda², of a static symmetric matrix
-    contraction: float | None  # by how much disagreement shrinks per step; static: lambda
-    rounds_to_tenth: int | None  # steps until disagreement is at most a tenth
-    exact_after: int | None  # steps until every client holds the exact mean
-    links_per_step: float  # messages per step, all clients and the server together
+    #: Hops between the two clients furthest apart, over all links of the window.
+    diameter: int | None
+    #: The second largest modulus of an eigenvalue; for a graph that changes, the mean over its steps.
+    lambda_: float | None
+    #: 1 - lambda.
+    spectral_gap: float | None
+    #: 1 - lambda², of a static symmetric matrix.
+    p: float | None
+    #: The factor by which disagreement shrinks per step; lambda for a static graph.
+    contraction: float | None
+    #: Steps until disagreement is at most a tenth.
+    rounds_to_tenth: int | None
+    #: Steps until every client holds the exact mean.
+    exact_after: int | None
+    #: Messages per step, of all clients and the server.
+    links_per_step: float
 
     def to_dict(self) -> dict[str, Any]:
         """The fields by name, ready for JSON."""
@@ -45,7 +59,7 @@ class GraphSummary:
 
 
 def summarise(network: Network) -> GraphSummary:
-    """Degrees, diameter, spectrum and mixing speed of a network; random ones are judged by their first 20 steps."""
+    """Degrees, diameter, spectrum and mixing speed of a network; of a random one, of its first 20 steps."""
     steps = network.window(DRAWS)
     static = network.period == 1
     sends = np.array([network.sends(step) for step in steps])
@@ -62,7 +76,7 @@ def summarise(network: Network) -> GraphSummary:
     return GraphSummary(
         name=network.name,
         clients=network.clients,
-        directed=not network.claims.undirected and not network.has_server,  # a server is talked to and talks back
+        directed=not network.claims.undirected and not network.has_server,  # a server receives and sends
         period=network.period,
         degree_min=int(sends.min()),
         degree_mean=float(sends.mean()),
@@ -84,7 +98,7 @@ def second_eigenvalue(matrix: csr_array, symmetric: bool = False) -> float | Non
     if n == 1:
         return 0.0
     if connected_components(matrix, directed=False, return_labels=False) > 1:
-        return 1.0  # every part that does not hear from the others has an eigenvalue 1 of its own
+        return 1.0  # every component has an eigenvalue 1 of its own
     values = None
     if n > (DENSE if symmetric else DENSE_DIRECTED):  # without symmetry, all eigenvalues take twenty times as long
         values = _leading_eigenvalues(matrix, symmetric)
@@ -99,14 +113,14 @@ def second_eigenvalue(matrix: csr_array, symmetric: bool = False) -> float | Non
 def _leading_eigenvalues(matrix: csr_array, symmetric: bool) -> Any:
     """The few eigenvalues that can be second in modulus, by iteration; None when it does not settle."""
     n = matrix.shape[0]
-    start = np.random.default_rng(0).standard_normal(n)  # fixed, so that a summary says the same every time
+    start = np.random.default_rng(0).standard_normal(n)  # fixed: summaries are reproducible
     options = {"v0": start, "maxiter": 500, "return_eigenvectors": False}
     try:
         if not symmetric:
             return eigs(matrix, k=2, which="LM", **options)
         if matrix.nnz > 20 * n:
             return eigsh(matrix, k=2, which="LM", **options)
-        # Next to 1 the eigenvalues of a large sparse graph crowd; the inverse shifted there tells them apart.
+        # Eigenvalues of a large sparse graph cluster near 1; shift-invert separates them.
         top = eigsh(matrix.tocsc(), k=2, sigma=1 + 1e-3 / n, which="LM", **options)
         bottom = eigsh(matrix, k=1, which="SA", tol=1e-6, **options)
         return np.concatenate([top, bottom])
@@ -115,10 +129,10 @@ def _leading_eigenvalues(matrix: csr_array, symmetric: bool) -> Any:
 
 
 def _product(network: Network, steps: range) -> tuple[float, int | None]:
-    """How much disagreement shrinks per step, all steps taken together; and after how many of them nothing is left."""
+    """The factor by which disagreement shrinks per step, over all steps, and the steps until none is left."""
     doubly = network.claims.rows and network.claims.columns
-    # What keeps the clients apart. Doubly stochastic: both are the distance to the mean. Columns alone: push-sum
-    # divides by the weights, so what counts is whether the clients' values still differ by sender.
+    # The axis along which disagreement is measured; if rows and columns sum to one, both give the distance to the mean.
+    # With columns alone, push-sum divides by the weights, so the difference between senders counts.
     axis = 0 if network.claims.rows else 1
     product: NDArray[np.float64] = np.eye(network.clients)
     apart, taken = product, 0
@@ -128,7 +142,7 @@ def _product(network: Network, steps: range) -> tuple[float, int | None]:
         if np.abs(rest).max() <= TOLERANCE:
             if doubly and network.period:
                 return 0.0, step + 1
-            break  # a random graph is at the end of what float64 tells apart; a server is at once
+            break  # the rest is below the precision of float64
         apart, taken = rest, step + 1
     return (float(norm(apart, 2) ** (1 / taken)) if taken else 0.0), None
 
@@ -148,7 +162,7 @@ def _rounds_to_tenth(contraction: float | None) -> int | None:
 def _diameter(network: Network) -> int | None:
     n = network.clients
     if network.has_server:
-        return 2 if n > 1 else 0  # up to the server and down again
+        return 2 if n > 1 else 0  # to the server and back
     if n > DIAMETER:
         return None
     union = union_links(network, DRAWS)
