@@ -99,6 +99,10 @@ def test_sweeping_the_seed(gossamer: Command, settings: Settings, place: Path) -
     assert metrics(place / "c" / "7-seed7") == metrics(place / "r")
 
 
+def test_sweeping_the_seed_and_asking_for_seeds_is_refused(refused: Callable[..., str], settings: Settings) -> None:
+    refused("compare", *settings(), "--sweep=seed=0,1", "--seeds", "2", says=("seeds", "would overlap"))
+
+
 def test_one_that_diverges_does_not_stop_the_others(gossamer: Command, settings: Settings, place: Path) -> None:
     command = ["compare", *settings(local_steps=30), "--sweep=lr=1e6,0.1", "--out", "c"]
     answer = gossamer(*command)

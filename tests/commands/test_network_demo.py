@@ -43,6 +43,12 @@ def test_three_peers_learn(gossamer: Command, place: Path) -> None:
     assert "3 peers, 3 rounds: the replay ends with the same models" in replayed.out, replayed.text
 
 
+def test_two_peers_talk_to_each_other(gossamer: Command, place: Path) -> None:
+    answer = gossamer("network", "demo", *SMALL, "--peers", 2, "--rounds", 2, "--out", "net")
+    assert answer.code == 0, answer.text
+    assert "2 peers · mutual TLS · dfedavg · full · digits" in answer.out
+
+
 def test_a_killed_peer_comes_back(
     gossamer: Command, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

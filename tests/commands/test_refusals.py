@@ -194,7 +194,7 @@ def test_options_that_typer_refuses(gossamer: Callable[..., Any], place: Path) -
         (["--sweep=lr="], ("lr", "list of values")),
         (["--sweep=lr"], ("'lr' is not a setting",)),
         (["--sweep=lr=0.1,0.2", "--seeds", "0"], ("seeds", "at least 1", "got 0")),
-        (["--sweep=clients=4,2"], ("ring", "at least 3 clients")),
+        (["--sweep=clients=4,2", "--set=graph=ring"], ("ring", "at least 3 clients")),
     ],
 )
 def test_bad_sweeps(refused: Refused, settings: Settings, options: list[str], says: tuple[str, ...]) -> None:

@@ -75,6 +75,11 @@ def test_generated_pages_are_up_to_date(name: str) -> None:
     assert written == generated(ROOT / "docs")[name], "run 'make docs'"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_types_are_written_for_readers(page: Path) -> None:
+    assert not re.search(r"typing\.|Annotated\[|FieldInfo", page.read_text(encoding="utf-8"))
+
+
 @pytest.mark.parametrize("page", pages_with("python"))
 def test_python_blocks_run_one_after_the_other(page: Path, workshop: Path) -> None:
     write_modules(page, workshop)

@@ -1,6 +1,8 @@
 """The `gossamer` command: all commands, and one way to end when one of them fails."""
 
-from typing import Any
+import platform
+from importlib.metadata import version
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -16,6 +18,7 @@ from gossamer.commands.run import resume, run
 from gossamer.commands.show import show
 from gossamer.commands.theory import theory
 from gossamer.errors import GossamerError
+from gossamer.experiment import Experiment
 from gossamer.simulation import Interrupted
 from gossamer.terminal.endings import say_error, say_interrupted, say_stopped
 from gossamer.terminal.run_view import say_run
@@ -40,6 +43,28 @@ class Commands(TyperGroup):
         except KeyboardInterrupt as stop:
             say_stopped()
             raise typer.Exit(130) from stop
+        except typer.TyperException as error:
+            if hint := key_hint(error):
+                error.message += hint
+                error.possibilities = None  # type: ignore[attr-defined]  # names that only look alike
+            raise
+
+
+def key_hint(error: Any) -> str:
+    """How to set a key of the experiment that was given as an option, as in `gossamer run --rounds 3`."""
+    key = getattr(error, "option_name", None)
+    if key is None or error.ctx is None or "settings" not in {option.name for option in error.ctx.command.params}:
+        return ""
+    key = key.lstrip("-").replace("-", "_")
+    known = key.partition(".")[0] in Experiment.model_fields
+    return f"\nIt is a key of the experiment: --set {key}=VALUE sets it." if known else ""
+
+
+def print_version(wanted: bool) -> None:
+    """Print the versions of Gossamer and of what computes its numbers."""
+    if wanted:
+        print(f"gossamer {version('gossamer')} (torch {version('torch')}, Python {platform.python_version()})")
+        raise typer.Exit
 
 
 app = typer.Typer(
@@ -53,4 +78,15 @@ for command in (
     run, resume, compare, show, graph, partition, theory, bench, methods, graphs, datasets, models, peer,
 ):  # fmt: skip
     app.command()(command)
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options without a command."""
+
+
 app.add_typer(network, name="network")

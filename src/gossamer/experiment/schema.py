@@ -177,7 +177,8 @@ class Experiment(Checked):
         if self.graph is not None:
             return self.graph
         operators = set(self.method.sends.values())
-        plainest = "server" if "server" in operators else "directed-random" if "push" in operators else "ring"
+        ring = "ring" if self.clients > 2 else "full"  # a ring of two would be one link
+        plainest = "server" if "server" in operators else "directed-random" if "push" in operators else ring
         name = self.traits.default_graph or plainest
         if "neighbours" in parameters_of(GRAPHS[name]):  # ten, as in the papers, or all others of a small network
             return GRAPHS.build({"name": name, "neighbours": max(1, min(10, self.clients - 1))})

@@ -200,10 +200,14 @@ def _part(name: str, maker: Callable[..., Any], paper: str | None) -> str:
     lines = [f"### `{name}`\n", inspect.cleandoc(maker.__doc__ or "") + "\n"]
     if paper:
         lines.append(f"From {paper}.\n")
-    rows = [_parameter(field) for field in _fields(maker)]
-    if rows:
+    if rows := parameter_rows(maker):
         lines.append(_table("parameter", rows))
     return "\n".join(lines)
+
+
+def parameter_rows(maker: Callable[..., Any]) -> list[Row]:
+    """The parameters of a part, with their types, ranges, defaults and meanings."""
+    return [_parameter(field) for field in _fields(maker)]
 
 
 def _fields(maker: Callable[..., Any]) -> Iterator[tuple[str, FieldInfo]]:
@@ -252,8 +256,8 @@ def _type(annotation: Any) -> str:
     if origin is Literal:
         return " or ".join(f"`{_toml(word)}`" for word in arguments)
     if origin is None:
-        return f"`{annotation.__name__}`"
-    return f"`{origin[tuple(get_args(each)[0] if get_origin(each) is Annotated else each for each in arguments)]}`"
+        return f"`{getattr(annotation, '__name__', '...')}`"
+    return f"`{origin.__name__}[{', '.join(_type(each).strip('`') for each in arguments)}]`"
 
 
 def _range(metadata: Iterable[Any]) -> Iterator[str]:

@@ -78,6 +78,11 @@ def compare(
     """
     if seeds < 1:
         raise ExperimentError(f"seeds: should be at least 1 (got {seeds})")
+    if seeds > 1 and "seed" in sweep:
+        raise ExperimentError(
+            f"seeds: the sweep over 'seed' names the seeds already, and {seeds} more from each of them would overlap; "
+            "sweep the seed or set the number of seeds, not both"
+        )
     check_options(options)
     options["keep_vectors"] = False  # a record has no place for them
     planned = _planned(experiment, sweep, seeds)
@@ -96,7 +101,7 @@ def compare(
 
 
 def _planned(experiment: Experiment, sweep: Sweep, seeds: int) -> list[tuple[str, str, Experiment]]:
-    """Label, folder name and experiment of every run. Seeds count from the variant's own seed, which may be swept."""
+    """Label, folder name and experiment of every run. Seeds count from the experiment's own seed."""
     return [
         (variant.label, f"{variant.folder}-seed{seed}", variant.experiment.but(seed=seed))
         for variant in variants(experiment, sweep)
