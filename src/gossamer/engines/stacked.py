@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from gossamer.engines.memory import Buffers, is_small, unread_by_receive
+from gossamer.engines.rows import Rows
 from gossamer.engines.steps.chunk import RECORD_AT, ChunkInputs, ChunkRunner, ExecutionPlan
 from gossamer.errors import ExperimentError
 from gossamer.methods import Message, Opening, Operator, Round, State, probe
@@ -73,6 +73,7 @@ class Stacked:
         self.plan = plan or default_plan(training)
         initial = training.method.init(training.model.initial)
         self._frugal = not is_small(initial, self.clients)
+        self._rows = Rows()
         self.training = training
         self.mixer = Mixer(training.network, self.client_ranges, group)
         self._gradients = count_gradients(training)
@@ -139,7 +140,7 @@ class Stacked:
 
     def models(self) -> Tensor:
         """Every own client's model vector: [own, d]."""
-        vectors: Tensor = vmap(self.training.method.model)(self.state)
+        vectors: Tensor = self._rows(self.training.method.model)(self.state)
         return vectors
 
     def gather_models(self) -> Tensor:
@@ -161,7 +162,7 @@ class Stacked:
     def model_blocks(self) -> Iterator[Tensor]:
         """The own clients' model vectors, as many at a time as take little memory."""
         for rows in self._blocks():
-            yield vmap(self.training.method.model)({name: value[rows] for name, value in self.state.items()})
+            yield self._rows(self.training.method.model)({name: value[rows] for name, value in self.state.items()})
 
     def average(self) -> Tensor:
         """The average model of all clients; where they carry push-sum weights, they count by these."""
@@ -171,7 +172,7 @@ class Stacked:
         for rows, vectors in zip(self._blocks(), self.model_blocks(), strict=True):
             weights: Tensor | None = None
             if weigh is not None:
-                weights = vmap(weigh)({name: value[rows] for name, value in self.state.items()})
+                weights = self._rows(weigh)({name: value[rows] for name, value in self.state.items()})
                 weight += weights.sum(dtype=torch.float64)
             sum_rows(vectors, weights, onto=total)
         self.group.all_sum(summed)
@@ -197,7 +198,7 @@ class Stacked:
             messages = self.mixer.mix(operators, messages, step, None)
         for rows in self._blocks():
             about = about_clients(self.training, np.arange(self.own.start, self.own.stop)[rows], 0)
-            after = vmap(lambda s, m, a: opening.opened(s, m, self._round(0, a)))(
+            after = self._rows(lambda s, m, a: opening.opened(s, m, self._round(0, a)))(
                 {name: value[rows] for name, value in self.state.items()},
                 {name: value[rows] for name, value in messages.items()},
                 about,
@@ -320,7 +321,7 @@ class Stacked:
         state = self._buffers.back
         for rows in self._blocks():
             about = about_clients(self.training, np.arange(self.own.start, self.own.stop)[rows], index)
-            after = vmap(lambda s, m, a: receive(s, m, self._round(index, a)))(
+            after = self._rows(lambda s, m, a: receive(s, m, self._round(index, a)))(
                 {name: value[rows] for name, value in state.items()},
                 {name: value[rows] for name, value in messages.items()},
                 about,

@@ -11,6 +11,7 @@ from torch.func import vmap
 from gossamer.data import Dataset, Samples
 from gossamer.measure.widths import widest
 from gossamer.models import Loss, VectorModel, sample_losses
+from gossamer.parts import describe_error
 from gossamer.system.sums import sum_rows
 from gossamer.workers import ALONE, Group
 
@@ -31,12 +32,24 @@ class Quality(NamedTuple):
 class Evaluator:
     """Loss and accuracy of model vectors on the data set's own samples."""
 
-    def __init__(self, model: VectorModel, loss: Loss, dataset: Dataset, chunk: int, group: Group = ALONE) -> None:
+    def __init__(
+        self,
+        model: VectorModel,
+        loss: Loss,
+        dataset: Dataset,
+        chunk: int,
+        group: Group = ALONE,
+        note: Callable[[str], None] = lambda message: None,
+    ) -> None:
         self._model = model
         self._loss = loss
         self._dataset = dataset
         self._chunk = chunk
         self._group = group
+        #: Called with what the user should know.
+        self._note = note
+        #: False as soon as `vmap` turns out not to have a rule for something in the model, the loss or the metric.
+        self._vectorises = True
 
     @cached_property
     def _batch(self) -> int:
@@ -95,9 +108,14 @@ class Evaluator:
                 return torch.stack([loss, torch.full_like(loss, torch.nan)])
             return torch.stack([loss, (outputs.argmax(1) == targets).sum().to(loss.dtype)])
 
-        if len(vectors) == 1:
-            return one(vectors[0])[:, None].double()
-        rows: Tensor = vmap(one, out_dims=1)(vectors)
+        if len(vectors) == 1 or not self._vectorises:
+            return torch.stack([one(x) for x in vectors], dim=1).double()
+        try:
+            rows: Tensor = vmap(one, out_dims=1)(vectors)
+        except Exception as error:  # of a user's model, loss or metric
+            self._vectorises = False
+            rows = self._sums(vectors, inputs, targets)  # raises again what is not the fault of `vmap`
+            self._note(f"models are evaluated one at a time, since vmap cannot run them: {describe_error(error)}")
         return rows.double()
 
 

@@ -1,7 +1,7 @@
 """The measurement of a round: from the engine's report and the clients' models to one record."""
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -42,12 +42,20 @@ class Measured(NamedTuple):
 class Measurement:
     """Measures the rounds of one run. All workers call it together and get the same record."""
 
-    def __init__(self, engine: Stacked, cadence: Cadence, wants: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        engine: Stacked,
+        cadence: Cadence,
+        wants: Collection[str] = (),
+        note: Callable[[str], None] = lambda message: None,
+    ) -> None:
         training = engine.training
         self._engine, self._cadence, self._wants = engine, cadence, wants
         self._rounds = training.rounds
         self._has_test = bool(len(training.dataset.test))
-        self._evaluator = Evaluator(training.model, training.loss, training.dataset, engine.plan.chunk, engine.group)
+        self._evaluator = Evaluator(
+            training.model, training.loss, training.dataset, engine.plan.chunk, engine.group, note
+        )
 
     def measure(self, round: int, report: RoundReport | None, history: Sequence[Metrics]) -> Measured:
         """The record of a round, after the rounds in `history`; of round 0, before the first, there is no report."""

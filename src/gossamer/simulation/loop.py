@@ -30,7 +30,7 @@ class Loop:
         self.prepared, self.experiment = prepared, prepared.experiment
         self.engine, self.group = engine, engine.group
         self.folder, self.observer, self.options = folder, observer, options
-        self.measurement = Measurement(engine, self.experiment.evaluate, observer.wants)
+        self.measurement = Measurement(engine, self.experiment.evaluate, observer.wants, observer.note)
         self.history: list[Metrics] = []
         self.timings: list[Metrics] = []
         #: Rounds that are recorded, and the round of the newest checkpoint.
