@@ -148,3 +148,11 @@ def test_values_with_commas() -> None:
         "graph", [{"name": "circulant", "offsets": [1, 2]}, "ring"],
     )  # fmt: skip
     assert Experiment(graph=parse_sweep("graph=ring")[1][0]).graph == Experiment(graph="ring").graph
+
+
+def test_tensorboard_events_of_every_run(gossamer: Command, settings: Settings, place: Path) -> None:
+    command = ["compare", *settings(rounds=2), "--sweep=lr=0.1,0.2", "--out", "c", "--tensorboard", "-q"]
+    assert gossamer(*command).code == 0
+    for run in ("0.1-seed0", "0.2-seed0"):
+        (events,) = (place / "c" / run / "tensorboard").glob("events.out.tfevents.*")
+        assert b"test_accuracy" in events.read_bytes()

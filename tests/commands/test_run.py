@@ -163,6 +163,25 @@ def test_tensorboard_events(gossamer: Command, settings: Settings, place: Path) 
     assert b"consensus" in content
 
 
+def test_a_run_stops_at_a_value_on_purpose_and_says_so(gossamer: Command, settings: Settings, place: Path) -> None:
+    target = {"stop_at": '{metric="messages_total", value=16}'}
+    answer = gossamer("run", *settings(rounds=9, **target), "--out", "r")
+    assert answer.code == 0
+    assert len(metrics(place / "r")) == 2  # a ring of four sends eight messages in a round
+    ended = "ended on purpose after round 2: stop_at: messages_total"
+    assert ended in answer.out
+    shown = gossamer("show", "r")
+    assert ended in shown.out
+    assert "2/9" in shown.out
+    again = gossamer("resume", "r")
+    assert again.code == 0
+    assert ended in again.err
+    assert len(metrics(place / "r")) == 2
+    compared = gossamer("compare", *settings(rounds=9, **target), "--sweep=lr=0.1,0.2", "--out", "c", "-q")
+    assert compared.code == 0
+    assert compared.out.count(ended) == 2
+
+
 def test_python_dash_m(place: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "gossamer", "run", "nowhere.toml"], capture_output=True, text=True)
     assert done.returncode == 2

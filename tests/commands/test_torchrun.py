@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gossamer import Experiment, simulate
+from gossamer import Experiment, resume, simulate
 
 Command = Callable[..., Any]
 Settings = Callable[..., list[str]]
@@ -121,6 +121,32 @@ def test_several_runs_one_after_the_other_on_one_node(launched: Launched, place:
     for method in methods:
         one, two = ((place / f"{number}-{method}" / "metrics.jsonl").read_bytes() for number in ("one", "two"))
         assert one == two
+
+
+def test_an_observer_stops_all_processes_after_the_same_round(launched: Launched, place: Path) -> None:
+    settings = {
+        "clients": 4, "rounds": 40, "model": "softmax", "local_steps": 4, "partition": "iid",
+        "dataset": {"name": "digits", "train_samples": 400},
+    }  # fmt: skip
+    (place / "stops.py").write_text(
+        "from gossamer import Experiment, Observer, simulate\n"
+        "class Stops(Observer):\n"
+        "    wants = ('client_accuracy',)\n"
+        "    def round(self, record):\n"
+        "        assert record.clients['client_accuracy'].shape == (4,)\n"
+        "        return record.metrics['test_accuracy'] >= 0.75\n"
+        f"run = simulate(Experiment(**{settings}), observers=[Stops()], out='two')\n"
+        "print(run.ending)\n"
+    )
+    command = ["--nnodes", "1", "--nproc-per-node", "2", "--master-port", str(free_port()), "stops.py"]
+    code, out, err = launched.wait(launched.start([*LAUNCHER, *command]))
+    assert code == 0, err
+    whole = simulate(Experiment(**settings), workers=1, out=place / "one")
+    last = next(line["round"] for line in whole.metrics.to_dict("records") if line["test_accuracy"] >= 0.75)
+    assert out.count(f"ended on purpose after round {last}: Stops") == 2
+    lines = (place / "one" / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    assert (place / "two" / "metrics.jsonl").read_bytes() == b"".join(lines[:last])
+    assert resume(place / "two").ending.kind == "stopped"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 
 from forked import Forked
 from gossamer.commands.app import app
+from gossamer.runs.folder import read_lines
 from gossamer.terminal import console
 
 #: A closed port: every download fails at once, without a network.
@@ -147,7 +148,7 @@ class Spawned(Forked):
     def after(self, folder: Path, rounds: int) -> list[int]:
         """Wait until so many rounds are on record; gives the process ids of the command's workers."""
         until = time.monotonic() + SECONDS
-        while time.monotonic() < until and self.runs() and lines(folder) < rounds:
+        while time.monotonic() < until and self.runs() and rounds_recorded(folder) < rounds:
             time.sleep(0.005)
         return children(self.pid)
 
@@ -197,10 +198,9 @@ def spawn(place: Path) -> Iterator[Callable[..., Spawned]]:
         each.kill()
 
 
-def lines(folder: Path) -> int:
-    """Whole lines of a run's metrics."""
-    path = folder / "metrics.jsonl"
-    return path.read_bytes().count(b"\n") if path.exists() else 0
+def rounds_recorded(folder: Path) -> int:
+    """The last round in the metrics of a run that may still be written."""
+    return max((line["round"] for line in read_lines(folder / "metrics.jsonl")), default=0)
 
 
 def snapshot(folder: Path) -> dict[str, bytes | None]:

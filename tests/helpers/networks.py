@@ -21,6 +21,7 @@ from gossamer.peers.peer import Peer
 from gossamer.peers.replay import replay
 from gossamer.peers.store.journal import with_prefix
 from gossamer.peers.wire.faults import Faults
+from gossamer.runs.folder import read_lines
 
 SECONDS = 120
 
@@ -77,8 +78,7 @@ class Process(Forked):
         super().__init__(["peer", str(kit), "-q", *options], place, {"OMP_NUM_THREADS": "1"}, **parameters)
 
     def rounds(self) -> int:
-        path = self.kit / "run" / "metrics.jsonl"
-        return path.read_bytes().count(b"\n") if path.exists() else 0
+        return max((line["round"] for line in read_lines(self.kit / "run" / "metrics.jsonl")), default=0)
 
     def wait_for_round(self, number: int) -> None:
         until = time.monotonic() + SECONDS

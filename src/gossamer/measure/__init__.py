@@ -2,7 +2,7 @@
 
 from gossamer.measure.metrics import Evaluator, Quality, consensus_distance
 from gossamer.measure.rounds import Measured, Measurement
-from gossamer.measure.table import CLIENT_VALUES, METRICS, Metric, Metrics, best_round
+from gossamer.measure.table import CLIENT_VALUES, METRICS, Metric, Metrics, add_totals, best_round
 
 __all__ = [
     "CLIENT_VALUES",
@@ -13,6 +13,7 @@ __all__ = [
     "Metric",
     "Metrics",
     "Quality",
+    "add_totals",
     "best_round",
     "consensus_distance",
 ]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gossamer.engines import RoundReport, Stacked
 from gossamer.measure.metrics import Evaluator, Quality, consensus_distance
-from gossamer.measure.table import Metrics
+from gossamer.measure.table import Metrics, add_totals
 
 
 class Cadence(Protocol):
@@ -121,8 +121,5 @@ def _counts(report: RoundReport | None, history: Sequence[Metrics]) -> Metrics:
     if report is not None:
         sent = int(report.client_bytes.sum()) + report.server_bytes
         counts = {"bytes": sent, "messages": report.messages, "gradients": report.gradients}
-    metrics: Metrics = {"bytes_per_client": float(report.client_bytes.mean()) if report is not None else 0.0}
-    for name, count in counts.items():
-        metrics[f"{name}_round"] = count
-        metrics[f"{name}_total"] = count + (history[-1][f"{name}_total"] if history else 0)
-    return metrics
+    per_client = float(report.client_bytes.mean()) if report is not None else 0.0
+    return {"bytes_per_client": per_client, **add_totals(counts, history[-1] if history else {})}

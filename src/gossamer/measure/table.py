@@ -55,3 +55,15 @@ def best_round(history: list[Metrics]) -> Metrics:
         return max(known, key=lambda metrics: (rank(metrics[key]), -metrics["round"]), default=None)
 
     return best("test_accuracy", lambda value: value) or best("test_loss", lambda value: -value) or {}
+
+
+def add_totals(counts: dict[str, int], before: Metrics) -> Metrics:
+    """The counts of a round as metrics of the round and of all rounds, after the metrics of the round before.
+
+    >>> add_totals({"bytes": 5}, {"bytes_total": 20})
+    {'bytes_round': 5, 'bytes_total': 25}
+    """
+    metrics: Metrics = {}
+    for name, count in counts.items():
+        metrics |= {f"{name}_round": count, f"{name}_total": count + before.get(f"{name}_total", 0)}
+    return metrics

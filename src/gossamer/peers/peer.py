@@ -158,7 +158,8 @@ class Peer:
             "seconds_local": trained - started, "seconds_mixing": mixed - trained,
             "seconds_evaluation": time.monotonic() - mixed,
         }  # fmt: skip
-        self.report.round(index + 1, loss, quality, self._sent_bytes(), seconds)
+        letters = sum(link.sent_letters for link in self.neighbours.links.values())
+        self.report.round(index + 1, loss, quality, (self._sent_bytes(), letters), seconds)
 
     async def _open(self) -> None:
         """The exchange before the first round, for methods that have one."""

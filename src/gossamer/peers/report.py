@@ -7,11 +7,11 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from gossamer.measure import Evaluator
+from gossamer.measure import Evaluator, add_totals
 from gossamer.peers.identity.kit import Kit
 from gossamer.runs.files import append_line
 from gossamer.runs.folder import FINAL, RunFolder, read_lines, to_json
-from gossamer.training import Training
+from gossamer.training import Training, count_gradients
 
 
 class Log(Protocol):
@@ -30,7 +30,8 @@ class Report:
         self._log, self._run = folder / "log.jsonl", RunFolder(folder)
         #: The metrics of the last round.
         self.metrics: dict[str, Any] = next(reversed(read_lines(folder / "metrics.jsonl")), {})
-        self._sent_before = 0
+        self._sent_before = (0, 0)
+        self._gradients = count_gradients(training)
 
     def log(self, event: str, **details: Any) -> None:
         """Write one line."""
@@ -48,14 +49,18 @@ class Report:
         return {"test_loss": float(quality.loss), "test_accuracy": float(quality.accuracy)} if quality else {}
 
     def round(
-        self, round: int, loss: float, quality: dict[str, float], sent_bytes: int, seconds: dict[str, float]
+        self, round: int, loss: float, quality: dict[str, float], sent: tuple[int, int], seconds: dict[str, float]
     ) -> None:
-        """Record a round. `sent_bytes` counts all that this process has sent."""
-        sent, self._sent_before = sent_bytes - self._sent_before, sent_bytes
+        """Record a round. `sent` counts the bytes and the messages that this process has sent in all."""
+        before, self._sent_before = self._sent_before, sent
+        batches, own = self._training.batches, self._kit.number
+        gradients = self._gradients.step * int(batches.steps[own])
+        if round == 1:
+            gradients += self._gradients.opening * int(batches.per_epoch[own])
+        counts = {"bytes": sent[0] - before[0], "messages": sent[1] - before[1], "gradients": gradients}
         self.metrics = {
             "round": round, "lr": self._training.lr_at(round - 1), "local_loss": loss,
-            "bytes_per_client": float(sent), "bytes_round": sent,
-            "bytes_total": self.metrics.get("bytes_total", 0) + sent, **quality,
+            "bytes_per_client": float(counts["bytes"]), **add_totals(counts, self.metrics), **quality,
         }  # fmt: skip
         self._run.record(self.metrics, {"round": round, **seconds})
         self.log("round", **self.metrics)

@@ -99,6 +99,8 @@ def test_a_kit_says_nothing_of_where_others_have_their_data(tmp_path: Path) -> N
         (EXPERIMENT + "rouns = 3\n" + PEERS, "experiment: unknown key 'rouns': did you mean 'rounds'"),
         (EXPERIMENT + "[experiment.sweep]\nlr = [1, 2]\n" + PEERS, "comparison"),
         (EXPERIMENT + "[experiments]\n" + PEERS, "unknown key 'experiments': did you mean 'experiment'"),
+        (EXPERIMENT + "[experiment.stop_at]\nmetric = 'local_loss'\nvalue = 1\n" + PEERS, "stop_at"),
+        (EXPERIMENT + "[experiment.evaluate]\nstart = true\n" + PEERS, r"evaluate\.start"),
         (EXPERIMENT + "[exchange]\nlat = 'wait'\n" + PEERS, "unknown key 'exchange.lat': did you mean 'late'"),
         (EXPERIMENT + "[exchange]\nlate = 'never'\n" + PEERS, "exchange: late: .*'wait' or 'reweigh'"),
         (EXPERIMENT + "[exchange]\npatience = 0\n" + PEERS, "exchange: patience: .*greater than 0"),

@@ -128,6 +128,10 @@ class Roster:
                     f"{key}: {type(value).__name__} is an object that only this Python program has; the other peers "
                     "need it by name: put it into a module and write package.module:name"
                 )
+        if self.experiment.stop_at is not None:
+            raise RosterError("stop_at: no peer can stop all others after the same round; leave it out, or simulate")
+        if self.experiment.evaluate.start:
+            raise RosterError("evaluate.start: peers do not measure before their first round; leave it out")
         _check_method(self.experiment)
 
     @property

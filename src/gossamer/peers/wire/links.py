@@ -51,6 +51,7 @@ class Link:
         self.member: Member = kit.roster.members[number]
         self.number = number
         self.sent_bytes = 0
+        self.sent_letters = 0
         self.failures = 0
         self.last_error = ""
         self.finished = False
@@ -179,6 +180,7 @@ class Link:
             raise TimeoutError("no answer in time") from None
         receipt = read(wire.Receipt, answer)
         self.sent_bytes += letter.header.bytes
+        self.sent_letters += 1
         return receipt
 
     async def _pieces(self, letter: Letter) -> AsyncIterator[wire.Piece]:
