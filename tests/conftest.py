@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from gossamer.system import startup
+from gossamer.system.torch_private import defer_compiler_import
 
 torch.set_num_threads(1)
 os.environ.setdefault("GOSSAMER_WORKERS", "1")  # tests that want more say so
 # Started in the background, this process would not hear Ctrl-C, nor would those it starts; some tests press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-startup.defer_compiler_import()  # as the command does
+defer_compiler_import()  # as the command does
 
 #: Files and folders of tests that start processes, compile steps or train for long; so do all that use `spawn`.
 SLOW = (

@@ -9,7 +9,8 @@ def main() -> None:
     """Run the command line."""
     with startup.importing(sys.argv[1:]):
         from gossamer.commands.app import app
-    startup.defer_compiler_import()
+        from gossamer.system.torch_private import defer_compiler_import
+    defer_compiler_import()
     startup.interrupt_on_sigterm()
     try:
         app()

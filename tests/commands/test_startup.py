@@ -56,7 +56,7 @@ def test_the_compiler_is_put_off_and_not_away() -> None:
     done = python("""
 import sys
 import torch
-from gossamer.system.startup import defer_compiler_import
+from gossamer.system.torch_private import defer_compiler_import
 
 defer_compiler_import()
 gradient = torch.func.vmap(torch.func.grad(lambda x: x.pow(3).sum()))

@@ -193,7 +193,7 @@ def test_an_exception_in_one_worker_names_the_worker_and_the_reason(workers: int
 
 
 @pytest.mark.parametrize(
-    ("code", "how"), [(3, "ended without a word, with exit code 3"), (0, "ended before the others")]
+    ("code", "how"), [(3, "ended without an error message, with exit code 3"), (0, "ended before the others")]
 )
 def test_a_worker_that_just_ends_is_named_with_its_exit_code(code: int, how: str) -> None:
     def work(group: Group) -> None:
@@ -350,7 +350,7 @@ def test_a_worker_that_is_killed_is_named_with_the_signal(
 def test_a_worker_that_does_not_start_is_not_waited_for(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It dies, or hangs, before it could join the others."""
     monkeypatch.setattr(launch, "die_with_parent", lambda parent: os.kill(os.getpid(), number))
-    monkeypatch.setattr(launch, "START_UP", 60.0 if number == signal.SIGKILL else 0.5)
+    monkeypatch.setattr(launch, "START_TIMEOUT", 60.0 if number == signal.SIGKILL else 0.5)
     says = "was killed by SIGKILL" if number == signal.SIGKILL else "did not start within 0.5 s.*with one worker"
     with pytest.raises(WorkerLost, match=rf"^worker 1 of 2 \(process \d+\) {says}"):
         simulate(experiment(), workers=2)

@@ -1,4 +1,4 @@
-"""Work in a fork of this process, which leaves nothing but its words."""
+"""Work in a fork of this process, which returns a text and leaves nothing else."""
 
 import os
 import signal
@@ -12,22 +12,22 @@ from gossamer.workers import ForkFailed, can_fork, run_in_fork
 pytestmark = pytest.mark.skipif(not can_fork(), reason="forks are for Linux only")
 
 
-def test_what_is_done_apart_does_not_reach_this_process() -> None:
+def test_work_in_a_fork_does_not_change_this_process() -> None:
     kept: list[int] = []
 
     def work() -> str:
         kept.append(1)
-        print("nobody hears this")
+        print("not seen")
         return f"ü {os.getpid()} " + "long " * 50_000
 
-    said = run_in_fork(work)
-    assert said.startswith("ü ")
-    assert said.split()[1] != str(os.getpid())
-    assert len(said.split()) == 50_002
+    text = run_in_fork(work)
+    assert text.startswith("ü ")
+    assert text.split()[1] != str(os.getpid())
+    assert len(text.split()) == 50_002
     assert kept == []
 
 
-def test_an_error_apart_is_told() -> None:
+def test_an_error_in_a_fork_is_reported() -> None:
     def work() -> str:
         raise LookupError("there is none")
 
@@ -35,24 +35,22 @@ def test_an_error_apart_is_told() -> None:
         run_in_fork(work)
 
 
-def test_who_is_killed_apart_is_named_with_the_signal() -> None:
+def test_a_fork_that_is_killed_is_reported_with_the_signal() -> None:
     def work() -> str:
         os.kill(os.getpid(), signal.SIGKILL)
-        return "never said"
+        return "never returned"
 
     with pytest.raises(ForkFailed, match="killed by SIGKILL"):
         run_in_fork(work)
 
 
-def test_who_does_not_come_to_an_end_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gossamer.workers.forks.PATIENCE", 0.2)
-
+def test_a_fork_that_does_not_end_is_killed(tmp_path: Path) -> None:
     def work() -> str:
         (tmp_path / "process").write_text(str(os.getpid()))
         time.sleep(600)
-        return "never said"
+        return "never returned"
 
     with pytest.raises(ForkFailed, match="did not end within"):
-        run_in_fork(work)
+        run_in_fork(work, timeout=0.2)
     with pytest.raises(ProcessLookupError):  # and it is gone
         os.kill(int((tmp_path / "process").read_text()), 0)

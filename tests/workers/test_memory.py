@@ -15,25 +15,19 @@ from torch import Tensor, nn
 from gossamer import Experiment, GossamerError, resume, simulate
 from gossamer.data import Dataset, Samples, Scaling
 from gossamer.engines import ExecutionPlan, OutOfMemory, Reference, Stacked
-from gossamer.engines.steps import replayed
-from gossamer.engines.steps.chunk import ChunkRunner
+from gossamer.engines.memory import Buffers
+from gossamer.engines.steps import chunk as chunk_module
+from gossamer.engines.steps import traced
 from gossamer.experiment.preparation import prepare
 from gossamer.methods import METHODS, DFedAvg, Local, Message, Round, State
 from gossamer.simulation import Diverged, Interrupted, Run
 from gossamer.system.machine import free_memory
 from gossamer.workers import can_fork
-from gossamer.workers.board import Forked
 from observers import Listening, PressesCtrlC
 from problems import graph_for, samples, tiny_net
 
 RAGGED = [9, 1, 0, 4, 7, 2, 5]
 forks = pytest.mark.skipif(not can_fork(), reason="workers are forked on Linux only")
-
-
-@pytest.fixture
-def lean(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with a large state: there is one place for it, not two."""
-    monkeypatch.setattr("gossamer.engines.memory.SMALL_STATE", 0)
 
 
 def experiment(**changed: Any) -> Experiment:
@@ -55,12 +49,11 @@ def on_its_graph(name: str, **changed: Any) -> Experiment:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_needs_its_state_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_method_needs_its_state_once(name: str) -> None:
     """Chunks of clients after each other, so that some are written while others are still to be read."""
     training = prepare(on_its_graph(name)).training
     roomy = Stacked(training, ExecutionPlan(2))
-    monkeypatch.setattr("gossamer.engines.memory.SMALL_STATE", 0)
-    tight = Stacked(training, ExecutionPlan(2))
+    tight = Stacked(training, ExecutionPlan(2), small_state=0)
     for index in range(3):
         one, other = roomy.round(index), tight.round(index)
         assert torch.equal(one.losses.nan_to_num(-1), other.losses.nan_to_num(-1))
@@ -95,20 +88,19 @@ class Masked(nn.Module):
 @pytest.mark.parametrize("chunk", [1, 3])
 def test_beside_a_large_state_steps_are_recorded_elsewhere(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     here = []
-    record = ChunkRunner._record
+    trace = chunk_module.step_graph
 
     def watched(*given: Any) -> Any:
         here.append(os.getpid())
-        return record(*given)
+        return trace(*given)
 
-    monkeypatch.setattr(ChunkRunner, "_record", watched)
+    monkeypatch.setattr(chunk_module, "step_graph", watched)
     described = experiment(model=Masked, local_epochs=None, local_steps=5)
     eager = simulate(described, workers=1, chunk=chunk, step="eager")
     small = simulate(described, workers=1, chunk=chunk, step="traced")
     assert set(here) == {os.getpid()}
     here.clear()
-    monkeypatch.setattr("gossamer.engines.memory.SMALL_STATE", 0)
-    large = simulate(described, workers=1, chunk=chunk, step="traced")
+    large = simulate(described, workers=1, chunk=chunk, step="traced", small_state=0)
     assert here == []
     assert torch.equal(large.vectors, small.vectors)
     torch.testing.assert_close(large.vectors, eager.vectors, rtol=0, atol=1e-10)
@@ -124,16 +116,16 @@ def test_beside_a_large_state_steps_are_recorded_elsewhere(chunk: int, monkeypat
     ],
 )  # fmt: skip
 def test_the_constants_of_a_recording_arrive_as_they_lay(constant: Tensor) -> None:
-    found = replayed._from_text(json.loads(json.dumps(replayed._to_text({"a": constant}))))["a"]
+    found = traced.restore_constants(json.loads(json.dumps({"a": traced.describe_constant(constant)})))["a"]
     assert (found.dtype, found.shape, found.stride()) == (constant.dtype, constant.shape, constant.stride())
     assert torch.equal(found, constant)
 
 
 @forks
-def test_a_replay_that_gives_something_else_is_not_taken(lean: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replayed, "_from_text", lambda told: {name: torch.zeros(3) for name in told})
+def test_a_replay_that_gives_something_else_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traced, "restore_constants", lambda described: {name: torch.zeros(3) for name in described})
     described, listener = experiment(model=Masked, local_epochs=None, local_steps=5), Listening()
-    found = simulate(described, workers=1, chunk=3, step="traced", observers=[listener])
+    found = simulate(described, workers=1, chunk=3, step="traced", observers=[listener], small_state=0)
     assert any(said.startswith("a step cannot be recorded, and is taken as written") for said in listener.notes)
     eager = simulate(described, workers=1, chunk=3, step="eager")
     assert torch.equal(found.vectors, eager.vectors)
@@ -147,18 +139,17 @@ def test_the_vectors_of_a_large_state_are_seen_and_not_gathered(
 ) -> None:
     """A push-sum model is not a part of the state, so that one has to be sent."""
     seen = []
-    everyone = Forked.everyone
+    all_clients = Buffers.all_clients
 
-    def watched(group: Forked, own: Tensor) -> Tensor | None:
-        seen.append(everyone(group, own))
+    def watched(buffers: Buffers, own: Tensor) -> Tensor | None:
+        seen.append(all_clients(buffers, own))
         return seen[-1]
 
-    monkeypatch.setattr(Forked, "everyone", watched)
+    monkeypatch.setattr(Buffers, "all_clients", watched)
     alone = simulate(on_its_graph(name), workers=1)
-    monkeypatch.setattr("gossamer.engines.memory.SMALL_STATE", 0)
-    shared = simulate(on_its_graph(name), workers=workers)
+    shared = simulate(on_its_graph(name), workers=workers, small_state=0)
     torch.testing.assert_close(shared.vectors, alone.vectors, rtol=0, atol=1e-10)
-    again = simulate(on_its_graph(name), workers=workers)  # what was seen stays when others take its place
+    again = simulate(on_its_graph(name), workers=workers, small_state=0)  # in memory of its own
     assert torch.equal(shared.vectors, again.vectors)
     assert shared.vectors.data_ptr() != again.vectors.data_ptr()
     assert [rows is not None for rows in seen] == [name != "dfedsgpsm"] * 2
@@ -220,15 +211,12 @@ class Copies(DFedAvg):
         return after
 
 
-@pytest.mark.parametrize("room", [0, 1 << 20])
+@pytest.mark.parametrize("small_state", [0, 1 << 20])
 @pytest.mark.parametrize("method", [Remembers, Swaps, SwapsEarly, LooksBackLater, Merges, Copies])
-def test_however_a_method_handles_its_state_nothing_is_written_over_too_early(
-    method: Any, room: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_however_a_method_handles_its_state_nothing_is_written_over_too_early(method: Any, small_state: int) -> None:
     """Against clients that have a state each, and nothing in common."""
-    monkeypatch.setattr("gossamer.engines.memory.SMALL_STATE", room)
     training = prepare(experiment(method=method(), dataset=samples([4] * 5, seed=1))).training
-    stacked, isolated = Stacked(training, ExecutionPlan(2)), Reference(training)
+    stacked, isolated = Stacked(training, ExecutionPlan(2), small_state=small_state), Reference(training)
     for index in range(4):
         stacked.round(index)
         isolated.round(index)
@@ -237,19 +225,17 @@ def test_however_a_method_handles_its_state_nothing_is_written_over_too_early(
 
 @forks
 @pytest.mark.parametrize("name", ["dfedavg", "dfedadmm-sam", "k-gt"])
-def test_two_workers_with_little_memory(name: str, lean: None) -> None:
-    described = on_its_graph(name)
-    torch.testing.assert_close(
-        simulate(described, workers=2).vectors, simulate(described, workers=1).vectors, rtol=0, atol=1e-10
-    )
+def test_two_workers_with_little_memory(name: str) -> None:
+    one, two = (simulate(on_its_graph(name), workers=workers, small_state=0).vectors for workers in (1, 2))
+    torch.testing.assert_close(two, one, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=forks)])
-def test_a_divergence_is_reported_without_the_state_before_it(lean: None, tmp_path: Path, workers: int) -> None:
+def test_a_divergence_is_reported_without_the_state_before_it(tmp_path: Path, workers: int) -> None:
     blows_up = {"lr": 1.0, "weight_decay": 1e6, "local_epochs": None, "local_steps": 1}  # a millionfold in every round
     described = experiment(**blows_up, dtype="float32", rounds=9, checkpoint_every=2)
     with pytest.raises(Diverged, match=r"diverged in round \d+ at .*client.* Try a smaller lr") as end:
-        simulate(described, out=tmp_path / "r", workers=workers)
+        simulate(described, out=tmp_path / "r", workers=workers, small_state=0)
     done = end.value.run.last["round"]
     assert f"diverged in round {done + 1}" in str(end.value)
     assert list(end.value.run.metrics["round"]) == list(range(1, done + 1))
@@ -258,18 +244,19 @@ def test_a_divergence_is_reported_without_the_state_before_it(lean: None, tmp_pa
     rounds = sorted({int(path.name[6:12]) for path in (tmp_path / "r" / "checkpoints").iterdir()})
     assert all(number % 2 == 0 and number <= done for number in rounds)
     # To go on regardless starts from the last checkpoint, and gives what one gets who went on at once.
-    simulate(described, on_divergence="continue", out=tmp_path / "straight", workers=1)
-    resume(tmp_path / "r", experiment=described, on_divergence="continue", workers=1)
+    simulate(described, on_divergence="continue", out=tmp_path / "straight", workers=1, small_state=0)
+    resume(tmp_path / "r", experiment=described, on_divergence="continue", workers=1, small_state=0)
     metrics = [(tmp_path / folder / "metrics.jsonl").read_bytes() for folder in ("r", "straight")]
     assert metrics[0] == metrics[1]
 
 
-def test_an_interrupted_run_goes_on_from_its_last_checkpoint(lean: None, tmp_path: Path) -> None:
+def test_an_interrupted_run_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
     described = experiment(method="dfedadmm", rounds=6, checkpoint_every=2)
     with pytest.raises(Interrupted) as stop:
-        simulate(described, out=tmp_path / "r", observers=[PressesCtrlC(5)], workers=1)
+        simulate(described, out=tmp_path / "r", observers=[PressesCtrlC(5)], workers=1, small_state=0)
     assert stop.value.round == 4
-    again, straight = resume(tmp_path / "r", experiment=described, workers=1), simulate(described, workers=1)
+    again = resume(tmp_path / "r", experiment=described, workers=1, small_state=0)
+    straight = simulate(described, workers=1, small_state=0)
     assert torch.equal(again.vectors, straight.vectors)
     assert again.metrics.equals(straight.metrics)
 

@@ -16,10 +16,10 @@ from scipy import sparse
 
 from gossamer.graphs import GRAPHS
 from gossamer.mixing.exchange import RowExchange
-from gossamer.workers import Group, as_group, can_fork, launch, shares
+from gossamer.workers import Group, as_group, balanced_ranges, can_fork, launch
 from gossamer.workers.board import Board
 from gossamer.workers.group import Distributed
-from gossamer.workers.shares import MIXING
+from gossamer.workers.ranges import MIXING_WORK
 
 CPU = torch.device("cpu")
 ways = pytest.mark.parametrize("way", ["board", "sockets"])
@@ -37,7 +37,7 @@ def loads(draw: Any) -> tuple[np.ndarray, int]:
 @settings(max_examples=200, deadline=None)
 def test_shares_are_stretches_that_cover_everyone_and_leave_nobody_idle(load: tuple[np.ndarray, int]) -> None:
     work, workers = load
-    places = shares(work, workers)
+    places = balanced_ranges(work, workers)
     assert len(places) == workers
     assert [client for place in places for client in place] == list(range(len(work)))
     assert all(len(place) > 0 for place in places)
@@ -47,26 +47,26 @@ def test_shares_are_stretches_that_cover_everyone_and_leave_nobody_idle(load: tu
 @settings(max_examples=200, deadline=None)
 def test_the_heaviest_share_is_at_most_one_client_above_the_mean(load: tuple[np.ndarray, int]) -> None:
     work, workers = load
-    counts = work + MIXING  # so that clients without work are shared out as well
-    heaviest = max(int(counts[place.start : place.stop].sum()) for place in shares(work, workers))
+    counts = work + MIXING_WORK  # so that clients without work are shared out as well
+    heaviest = max(int(counts[place.start : place.stop].sum()) for place in balanced_ranges(work, workers))
     assert heaviest <= counts.sum() / workers + counts.max()
 
 
 def test_equal_clients_are_shared_out_equally() -> None:
     for clients, workers in [(12, 1), (12, 2), (12, 3), (12, 4), (12, 12)]:
-        assert {len(place) for place in shares(np.full(clients, 7), workers)} == {clients // workers}
+        assert {len(place) for place in balanced_ranges(np.full(clients, 7), workers)} == {clients // workers}
 
 
 def test_clients_that_do_nothing_are_shared_out_too() -> None:
-    assert {len(place) for place in shares(np.zeros(10, dtype=np.int64), 2)} == {5}
+    assert {len(place) for place in balanced_ranges(np.zeros(10, dtype=np.int64), 2)} == {5}
     few_work = np.where(np.arange(100_000) < 1437, 5, 0)  # no worker may hold nearly all models
-    assert all(len(place) > 45_000 for place in shares(few_work, 2))
+    assert all(len(place) > 45_000 for place in balanced_ranges(few_work, 2))
 
 
 @pytest.mark.parametrize("workers", [0, -1, 4])
 def test_there_is_no_worker_without_a_client(workers: int) -> None:
     with pytest.raises(ValueError, match="3 clients cannot be shared out"):
-        shares(np.ones(3), workers)
+        balanced_ranges(np.ones(3), workers)
 
 
 def together(workers: int, work: Callable[[Group], Any], way: str = "board") -> Any:
@@ -152,7 +152,7 @@ def test_wide_rows_cross_in_blocks(monkeypatch: pytest.MonkeyPatch, way: str, cu
 @forks
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 300)), max_size=6), st.integers(1, 70))
 @settings(max_examples=15, deadline=None)
-def test_what_does_not_fit_on_the_board_crosses_in_pieces(parcels: list[tuple[int, int, int]], place: int) -> None:
+def test_what_does_not_fit_on_the_board_crosses_in_pieces(parcels: list[tuple[int, int, int]], slot: int) -> None:
     """Between any two of three workers, of any length; a place on the board takes a few numbers."""
     posts = {(sender, receiver): length for sender, receiver, length in parcels if sender != receiver}
 
@@ -170,13 +170,13 @@ def test_what_does_not_fit_on_the_board_crosses_in_pieces(parcels: list[tuple[in
         return [1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launch, "Board", partial(Board, place=8 * place))
+        patch.setattr(launch, "Board", partial(Board, slot=8 * slot))
         assert together(3, work) == [1]
 
 
 def crossing(graph: Any, clients: int, workers: int) -> list[RowExchange]:
     matrix = GRAPHS.build(graph).bind(clients, 0).matrix(0)
-    places = shares(np.ones(clients), workers)
+    places = balanced_ranges(np.ones(clients), workers)
     return [RowExchange(matrix, places, rank) for rank in range(workers)]
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from gossamer import Experiment, simulate
 from gossamer.data import Augmentation, Dataset, Samples, Scaling
-from gossamer.engines.steps.compiled import kept_steps
+from gossamer.engines.cache import cache_file
 from gossamer.engines.steps.fingerprint import fingerprint
 from gossamer.methods import DFedAvg, Local, Round, State
 from gossamer.methods.local import Gradient
@@ -32,8 +32,8 @@ needs_compiler = pytest.mark.skipif(not shutil.which("g++"), reason="there is no
 
 @pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What this machine knows of no earlier run; libraries are there, so that little is compiled twice."""
-    for library in kept_steps().glob("*.so"):
+    """A cache without notes of earlier runs, but with their libraries, so that little is compiled twice."""
+    for library in cache_file("steps").parent.glob("*.so"):
         (tmp_path / "gossamer" / "steps").mkdir(parents=True, exist_ok=True)
         shutil.copy(library, tmp_path / "gossamer" / "steps")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

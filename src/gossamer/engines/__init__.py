@@ -1,6 +1,6 @@
-"""Who runs the clients."""
+"""The engines, which run the clients of an experiment round by round."""
 
-from gossamer.engines.memory import OutOfMemory, check_memory, explain_lack_of_memory, shared_sizes
+from gossamer.engines.memory import SMALL_STATE, OutOfMemory, check_memory, explain_lack_of_memory, shared_sizes
 from gossamer.engines.planning.choice import PlanOverrides, check_first_step, choose_plan
 from gossamer.engines.planning.workers import number_of_workers
 from gossamer.engines.reference import Reference, Trace
@@ -8,6 +8,7 @@ from gossamer.engines.stacked import RoundReport, Stacked
 from gossamer.engines.steps.chunk import ExecutionPlan, StepMode
 
 __all__ = [
+    "SMALL_STATE",
     "ExecutionPlan",
     "OutOfMemory",
     "PlanOverrides",

@@ -4,8 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.func import vmap
-from torch.utils._pytree import tree_leaves, tree_map
+
+from gossamer.system.torch_private import tree_leaves, tree_map
 
 
 class Rows:
@@ -15,18 +17,24 @@ class Rows:
     {'y': tensor([-1.,  2.])}
     """
 
-    def __init__(self) -> None:
-        self._vectorises = True
+    def __init__(self, vectorises: bool = True) -> None:
+        self._vectorises = vectorises
 
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(self, function: Callable[..., Any], in_dims: Any = 0) -> Callable[..., Any]:
+        """The function on rows; `in_dims`, as those of `vmap`, are 0 for every tensor."""
+
         def on_rows(*stacked: Any) -> Any:
             if self._vectorises:
                 try:
-                    return vmap(function)(*stacked)
+                    return vmap(function, in_dims=in_dims)(*stacked)
                 except Exception:  # of a user's method; what is not the fault of `vmap` is raised again below
                     self._vectorises = False
-            clients = len(tree_leaves(stacked)[0])
-            each = [function(*tree_map(lambda rows, i=i: rows[i], stacked)) for i in range(clients)]
+            clients = next(len(value) for value in tree_leaves(stacked) if isinstance(value, Tensor))
+            each = [function(*tree_map(lambda value, i=i: _row(value, i), stacked)) for i in range(clients)]
             return tree_map(lambda *values: torch.stack(values), *each)
 
         return on_rows
+
+
+def _row(value: Any, number: int) -> Any:
+    return value[number] if isinstance(value, Tensor) else value

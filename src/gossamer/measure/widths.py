@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
 from gossamer.models import VectorModel
+from gossamer.system.torch_private import tree_leaves
 
 
 class _Sizes(TorchFunctionMode):

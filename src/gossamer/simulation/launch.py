@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Unpack
 
 from gossamer.engines import (
+    SMALL_STATE,
     ExecutionPlan,
     PlanOverrides,
     Stacked,
@@ -28,7 +29,7 @@ from gossamer.simulation.loop import Loop
 from gossamer.simulation.observer import Observer, Observers, Outcome, StopAtMetric
 from gossamer.simulation.options import Options, check_options
 from gossamer.simulation.result import Diverged, Interrupted, Run
-from gossamer.system.startup import defer_compiler_import
+from gossamer.system.torch_private import defer_compiler_import
 from gossamer.system.words import counted
 from gossamer.training import Training
 from gossamer.workers import Group, WorkerLost, as_group, first_process, launched_from_outside, restarted
@@ -120,7 +121,8 @@ def _launch(experiment: Experiment, path: Path | None, resumes: bool, observers:
     training, spill = prepared.training, Path(folder) if (folder := options.get("spill")) is not None else None
     workers = number_of_workers(options.get("workers"), training, speaker.note)
     check_memory(training, workers, spill)
-    shared = shared_sizes(training, spill) if options.get("keep_vectors", True) else []
+    small_state = options.get("small_state", SMALL_STATE)
+    shared = shared_sizes(training, spill, small_state) if options.get("keep_vectors", True) else []
     plan = None
     if not launched_from_outside():  # before the fork: measured and compiled once, for all workers
         plan = _plan(training, options, workers, RunFolder(path) if path and resumes else None, speaker)
@@ -136,7 +138,7 @@ def _launch(experiment: Experiment, path: Path | None, resumes: bool, observers:
         for difference in _not_as_asked(experiment, options, chosen):
             observer.note(difference)
         with explain_lack_of_memory(training, group.size):
-            engine = Stacked(training, chosen, group, spill)
+            engine = Stacked(training, chosen, group, spill, small_state)
         folder, locked, restores = None, nullcontext(), False
         if path is not None:
             group.barrier()  # nothing is written before every worker has its memory
@@ -166,7 +168,7 @@ def _plan(
             before = ExecutionPlan.from_json(json.dumps(folder.engine()["plan"]))
             check_first_step(training)
             return before
-    return choose_plan(training, wanted, workers, observer.waiting)
+    return choose_plan(training, wanted, workers, observer.waiting, options.get("small_state", SMALL_STATE))
 
 
 def _not_as_asked(experiment: Experiment, options: Options, plan: ExecutionPlan) -> Iterator[str]:

@@ -31,6 +31,8 @@ class Options(TypedDict, total=False):
     on_divergence: OnDivergence
     #: False: the clients' vectors are not gathered at the end, which takes the memory of one state.
     keep_vectors: bool
+    #: Bytes of state up to which the state before a round is kept as well, so that an interrupted round can be undone.
+    small_state: int
 
 
 def check_options(options: Options) -> None:

@@ -4,13 +4,12 @@ Imported before everything else, so it imports nothing slow itself.
 """
 
 import gc
-import importlib
 import os
 import re
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 NOTICE = "starting ..."
@@ -66,33 +65,6 @@ def exit_quietly_on_signals() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
-
-
-def defer_compiler_import() -> None:
-    """Keep `torch.func` from importing torch's compiler at the first gradient, which takes over a second.
-
-    `torch.func` only asks the compiler to stay inactive, which it is before its import. Any other use of
-    `torch._dynamo` imports it as usual.
-    """
-    import torch
-
-    compiler = _LazyModule("torch._dynamo")
-    compiler.compiled_autograd = _LazyModule("torch._dynamo.compiled_autograd")
-    compiler.compiled_autograd._disable = nullcontext
-    vars(torch).setdefault("_dynamo", compiler)
-
-
-class _LazyModule:
-    """A module that is imported at the first access to an attribute that is not set here."""
-
-    compiled_autograd: "_LazyModule"
-    _disable: Any
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(importlib.import_module(self._name), name)
 
 
 def _shows_notice(arguments: Sequence[str]) -> bool:

@@ -11,7 +11,8 @@ from gossamer.errors import GossamerError
 from gossamer.methods import Message, Operator, Round
 from gossamer.randomness import Purpose, torch_seed
 from gossamer.training.letters import Delivery, mix_letters, pushed_names, share_of, together
-from gossamer.training.steps import about_client, full_gradient, take_step, this_round, with_tape
+from gossamer.training.rounds import client_round
+from gossamer.training.steps import full_gradient, take_step, with_tape
 from gossamer.training.training import Training
 
 
@@ -31,7 +32,7 @@ class Client:
 
     def round(self, index: int, opening: bool = False) -> Round:
         """The round as this client knows it."""
-        return this_round(self.work, index, about_client(self.work, self.number, index, opening))
+        return client_round(self.work, self.number, index, opening)
 
     def open(self) -> None:
         """Make the message of the exchange before the first round."""

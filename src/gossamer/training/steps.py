@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.func import grad_and_value
@@ -10,14 +9,12 @@ from torch.func import grad_and_value
 from gossamer.data import Batch
 from gossamer.methods import Gradient, Local, Round, State
 from gossamer.models import Parameters, VectorModel, sample_losses
-from gossamer.randomness import Purpose, generator
 from gossamer.training.training import Training
 
 Objective = Callable[[Parameters], Tensor]
 GradientAndLoss = Callable[[Tensor], tuple[Tensor, Tensor]]
 #: How the gradient of an objective of a model is taken.
 Differentiate = Callable[[Objective, VectorModel], GradientAndLoss]
-About = dict[str, Tensor]
 
 #: Samples of a full local gradient that are differentiated at once.
 FULL_GRADIENT_BATCH = 500
@@ -53,40 +50,6 @@ def full_gradient(work: Training, client: int, x: Tensor) -> Tensor:
 
         total += with_tape(objective, work.model)(x)[0]
     return total
-
-
-def about_clients(work: Training, clients: np.ndarray, index: int, opening: bool = False) -> About:
-    """The fields of a round that differ between clients: local steps, place in the graph, noise.
-
-    The exchange before the first round (`opening`) has noise of its own, so that no draw is used twice.
-    """
-    step, x0 = work.gossip_steps(index).start, work.model.initial
-    # In the model's own precision: an integer tensor times η would be rounded to single.
-    facts = (work.batches.steps, work.network.hears(step), work.network.own_weights(step))
-    about = {
-        name: torch.from_numpy(fact[clients].astype(np.float64)).to(x0)
-        for name, fact in zip(("steps", "degree", "own_weight"), facts, strict=True)
-    }
-    if work.traits.draws:
-        noise = np.stack([
-            generator(work.seed, Purpose.METHOD, int(client), index, int(opening)).random(
-                work.model.size, dtype=np.float32
-            )
-            for client in clients
-        ])  # fmt: skip
-        about["noise"] = torch.from_numpy(noise).to(x0)
-    return about
-
-
-def about_client(work: Training, client: int, index: int, opening: bool = False) -> About:
-    """The same for one client."""
-    return {name: rows[0] for name, rows in about_clients(work, np.array([client]), index, opening).items()}
-
-
-def this_round(work: Training, index: int, about: About) -> Round:
-    """A round as one client knows it."""
-    participation = work.network.share(work.gossip_steps(index).start)
-    return Round(index, work.rounds, work.lr_at(index), participation=participation, **about)
 
 
 def with_tape(objective: Objective, model: VectorModel) -> GradientAndLoss:

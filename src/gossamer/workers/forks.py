@@ -1,4 +1,4 @@
-"""Forks of this process: when they are possible, and one that does a piece of work and leaves nothing but its words."""
+"""Forks of this process: when they are possible, and one that does a piece of work and returns a text."""
 
 import gc
 import json
@@ -13,24 +13,27 @@ from contextlib import contextmanager, suppress
 
 from gossamer.system.orphans import die_with_parent
 
+#: Seconds that work in a fork may take: longer than any that ends. A fork of a process with threads may hang for good.
+FORK_TIMEOUT = 900.0
+
 
 def can_fork() -> bool:
     """Whether workers can be forked: on Linux (elsewhere a fork of a process that has used torch may hang), and not
-    from a process that is itself a worker of somebody else's pool."""
+    from a process that is itself a worker of another pool."""
     return sys.platform == "linux" and not multiprocessing.current_process().daemon
 
 
 @contextmanager
 def forking() -> Iterator[None]:
-    """Around a fork. Of what the child inherits nothing may be collected, from the fork on until it has frozen all of
-    it: a process group that a traceback of the parent's still holds would wait for its threads, which are not there."""
+    """Around a fork. The garbage collector stays off from the fork until the child has frozen what it inherits:
+    collecting a process group, which a traceback of the parent may hold, would wait for threads that do not exist."""
     sys.stdout.flush()
-    sys.stderr.flush()  # or what is still in the buffers would be printed once more by the child
+    sys.stderr.flush()  # or the child would print what is in the buffers once more
     was = gc.isenabled()
     gc.disable()
     try:
         with warnings.catch_warnings():
-            # Python 3.12 warns of forks beside threads; the children touch nothing the threads hold.
+            # Python 3.12 warns of forks beside threads; the children use nothing that the threads hold.
             warnings.simplefilter("ignore", DeprecationWarning)
             yield
     finally:
@@ -38,54 +41,49 @@ def forking() -> Iterator[None]:
             gc.enable()
 
 
-#: Seconds that work apart may take. Longer than any that comes to an end: a fork beside threads may hang for good.
-PATIENCE = 900.0
-
-
 class ForkFailed(RuntimeError):
-    """What was to be done in another process was not."""
+    """The work in a fork failed."""
 
 
-def run_in_fork(work: Callable[[], str]) -> str:
+def run_in_fork(work: Callable[[], str], timeout: float = FORK_TIMEOUT) -> str:
     """What `work` returns in a fork of this process. Whatever it imports and allocates is gone with the fork.
 
     >>> run_in_fork(lambda: "done")
     'done'
     """
     parent = os.getpid()
-    hears, says = os.pipe()
+    reader, writer = os.pipe()
     with forking():
         child = os.fork()
         if not child:
-            os.close(hears)
-            _be_apart(work, says, parent)
-    with suppress(
-        OSError
-    ):  # in a group of its own, with whatever it starts; both of us say so, since either may be first
+            os.close(reader)
+            _run_child(work, writer, parent)
+    # In a process group of its own, with whatever it starts. Parent and child both set it, since either may be first.
+    with suppress(OSError):
         os.setpgid(child, child)
-    os.close(says)
+    os.close(writer)
     try:
-        with open(hears, encoding="utf-8") as words:
-            if not select.select([words], [], [], PATIENCE)[0]:
-                raise ForkFailed(f"its process did not end within {PATIENCE:g} s")
-            said = words.read()
-    except BaseException:  # Ctrl-C, say: we do not wait for it
+        with open(reader, encoding="utf-8") as pipe:
+            if not select.select([pipe], [], [], timeout)[0]:
+                raise ForkFailed(f"its process did not end within {timeout:g} s")
+            text = pipe.read()
+    except BaseException:  # Ctrl-C, say
         with suppress(OSError):
             os.killpg(child, signal.SIGKILL)
         raise
     finally:
         _, status = os.waitpid(child, 0)
-    if not said:
+    if not text:
         code = os.waitstatus_to_exitcode(status)
         raise ForkFailed(f"its process was killed by {signal.Signals(-code).name}" if code < 0 else "its process ended")
-    answer = json.loads(said)
-    if "failed" in answer:
-        raise ForkFailed(answer["failed"])
-    return str(answer["said"])
+    answer = json.loads(text)
+    if "error" in answer:
+        raise ForkFailed(answer["error"])
+    return str(answer["result"])
 
 
-def _be_apart(work: Callable[[], str], says: int, parent: int) -> None:
-    """The life of the fork, which ends here."""
+def _run_child(work: Callable[[], str], writer: int, parent: int) -> None:
+    """The child's part, which ends the process."""
     code = 1
     try:
         with suppress(OSError):
@@ -96,15 +94,15 @@ def _be_apart(work: Callable[[], str], says: int, parent: int) -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         warnings.simplefilter("ignore")
-        with open(os.devnull, "w") as nowhere:  # compilers may talk
-            os.dup2(nowhere.fileno(), 1)
-            os.dup2(nowhere.fileno(), 2)
+        with open(os.devnull, "w") as nothing:  # compilers print
+            os.dup2(nothing.fileno(), 1)
+            os.dup2(nothing.fileno(), 2)
         try:
-            answer = {"said": work()}
+            answer = {"result": work()}
         except Exception as error:
-            answer = {"failed": f"{type(error).__name__}: {error}"}
-        with open(says, "w", encoding="utf-8") as words:
-            words.write(json.dumps(answer))
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        with open(writer, "w", encoding="utf-8") as pipe:
+            pipe.write(json.dumps(answer))
         code = 0
     finally:
         os._exit(code)

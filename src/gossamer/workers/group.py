@@ -1,8 +1,8 @@
-"""What the workers of a run say to each other.
+"""Collective operations of the workers of a run.
 
-Every worker runs the same program on its own clients; `Group` is all that it knows of the others. Alone, there is
-nobody to talk to, and every word is free. Workers that a launcher has started, on one or many machines, talk through
-`torch.distributed`; those that one process has forked, through the memory they share (`board.py`).
+Every worker runs the same program on its own clients; `Group` is all that it knows of the others. One worker alone is a
+group of one, whose operations cost nothing. Workers that a launcher has started, on one or many machines, communicate
+through `torch.distributed`; those that were forked from one process, through shared memory (`board.py`).
 """
 
 from collections.abc import Callable, Mapping
@@ -15,12 +15,12 @@ from torch import Tensor
 
 from gossamer.errors import GossamerError
 
-#: How long to wait for a worker that is silent but whose connection stands.
-PATIENCE = timedelta(minutes=30)
+#: The longest wait for a worker that does not answer but whose connection stands.
+GROUP_TIMEOUT = timedelta(minutes=30)
 
 
 class WorkerLost(GossamerError):
-    """A worker died, or cannot be reached. Nobody's mistake, so not exit code 2."""
+    """A worker died, or cannot be reached. Not a mistake of the user, so not exit code 2."""
 
     exit_code = 1
 
@@ -31,61 +31,57 @@ class Group:
     rank = 0
     size = 1
     #: How many of the workers share this one's machine.
-    here = 1
+    local_size = 1
     device = torch.device("cpu")
 
     def all_sum(self, values: Tensor) -> Tensor:
-        """The sum of everyone's tensor, in place."""
+        """The sum of all workers' tensors, in place."""
         return values
 
-    def exchange(self, gives: Mapping[int, Tensor], takes: Mapping[int, Tensor]) -> None:
-        """Send tensors to some workers, and fill tensors from some. All call it together."""
+    def exchange(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> None:
+        """Send tensors to some workers, and fill tensors from some. All workers call it together."""
 
     def barrier(self) -> None:
-        """Wait until everyone is here."""
+        """Wait until all workers are here."""
         self.all_sum(torch.zeros(1, device=self.device))
 
     def any(self, flag: bool) -> bool:
-        """Whether any worker says yes."""
+        """Whether the flag of any worker is set."""
         return bool(self.all_sum(torch.tensor([float(flag)], device=self.device)) > 0)
 
-    def broadcast(self, words: str, source: int = 0) -> str:
-        """The words of one worker, heard by all."""
-        # Sent as bytes, to which the others add nothing: torch's own way to send objects is to pickle them.
-        speaks = self.rank == source
-        said = torch.tensor(list(words.encode()) if speaks else [], dtype=torch.uint8, device=self.device)
-        length = int(self.all_sum(torch.tensor([len(said)], device=self.device)))
-        if not speaks:
-            said = torch.zeros(length, dtype=torch.uint8, device=self.device)
-        return bytes(self.all_sum(said).cpu().numpy()).decode()
-
     def ranks_where(self, flag: bool) -> list[int]:
-        """The workers that say yes."""
+        """The workers whose flag is set."""
         flags = torch.zeros(self.size, device=self.device)
         flags[self.rank] = float(flag)
-        return [rank for rank, said in enumerate(self.all_sum(flags).tolist()) if said]
+        return [rank for rank, value in enumerate(self.all_sum(flags).tolist()) if value]
 
-    def room(self, like: Tensor, own: range, total: int) -> Tensor:
-        """Memory for the rows of the own clients, each like the tensor that is given."""
-        return like.new_empty((len(own), *like.shape))
+    def broadcast(self, text: str, source: int = 0) -> str:
+        """The text of one worker, in all."""
+        # As a sum of bytes, to which the others add zeros: torch's own way to send objects is to pickle them.
+        sends = self.rank == source
+        content = torch.tensor(list(text.encode()) if sends else [], dtype=torch.uint8, device=self.device)
+        length = int(self.all_sum(torch.tensor([len(content)], device=self.device)))
+        if not sends:
+            content = torch.zeros(length, dtype=torch.uint8, device=self.device)
+        return bytes(self.all_sum(content).cpu().numpy()).decode()
 
-    def everyone(self, own: Tensor) -> Tensor | None:
-        """The rows of all clients, where this process sees them and `own` is a part of them."""
+    def gather_clients(self, own: Tensor, clients: range, total: int) -> Tensor:
+        """Values of all clients, from those of the clients that each worker owns."""
+        if self.size == 1:
+            return own
+        # Every worker adds its own to zeros: a value plus zeros is that value, NaN and infinity included.
+        values = own.new_zeros((total, *own.shape[1:]))
+        values[clients.start : clients.stop] = own
+        return self.all_sum(values)
+
+    def shared_memory(self, size: int) -> Tensor | None:
+        """So many bytes that all workers see, if they were reserved before the fork."""
         return None
 
     @property
     def first(self) -> bool:
         """Whether this is the worker that writes the record and speaks to the user."""
         return self.rank == 0
-
-    def gather_clients(self, own: Tensor, place: range, total: int) -> Tensor:
-        """One value of each client, gathered from the workers that own them."""
-        if self.size == 1:
-            return own
-        # Everyone adds its own into zeros: a value plus zeros is that value, NaN and infinity included.
-        everyone = own.new_zeros((total, *own.shape[1:]))
-        everyone[place.start : place.stop] = own
-        return self.all_sum(everyone)
 
 
 ALONE = Group()
@@ -94,40 +90,40 @@ ALONE = Group()
 class Distributed(Group):
     """Processes that a launcher has started, on one or many machines: gloo on CPUs, nccl on GPUs."""
 
-    def __init__(self, rank: int, size: int, device: torch.device, **how: Any) -> None:
-        self.rank, self.size, self.here, self.device = rank, size, size, device
+    def __init__(self, rank: int, size: int, device: torch.device, **options: Any) -> None:
+        self.rank, self.size, self.local_size, self.device = rank, size, size, device
         backend = "nccl" if device.type == "cuda" else "gloo"
         try:
-            dist.init_process_group(backend, rank=rank, world_size=size, timeout=PATIENCE, **how)
+            dist.init_process_group(backend, rank=rank, world_size=size, timeout=GROUP_TIMEOUT, **options)
         except (RuntimeError, ValueError) as error:
-            raise WorkerLost(f"worker {rank} of {size} cannot join the others: {_gist(error)}") from error
+            raise WorkerLost(f"worker {rank} of {size} cannot join the others: {_cause(error)}") from error
 
     def all_sum(self, values: Tensor) -> Tensor:
-        self._say(lambda: dist.all_reduce(values))
+        self._communicate(lambda: dist.all_reduce(values))
         return values
 
-    def exchange(self, gives: Mapping[int, Tensor], takes: Mapping[int, Tensor]) -> None:
-        talk = [dist.P2POp(dist.isend, tensor, worker) for worker, tensor in gives.items() if tensor.numel()]
-        talk += [dist.P2POp(dist.irecv, tensor, worker) for worker, tensor in takes.items() if tensor.numel()]
-        if talk:
-            for each in self._say(lambda: dist.batch_isend_irecv(talk)):
-                self._say(each.wait)
+    def exchange(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> None:
+        operations = [dist.P2POp(dist.isend, tensor, worker) for worker, tensor in sends.items() if tensor.numel()]
+        operations += [dist.P2POp(dist.irecv, tensor, worker) for worker, tensor in receives.items() if tensor.numel()]
+        if operations:
+            for pending in self._communicate(lambda: dist.batch_isend_irecv(operations)):
+                self._communicate(pending.wait)
 
     def close(self) -> None:
         """Leave the group, so that this process may join another one later."""
         dist.destroy_process_group()
 
-    def _say(self, speak: Callable[[], Any]) -> Any:
-        """Talk to the others; if one of them is gone, say so."""
+    def _communicate(self, operation: Callable[[], Any]) -> Any:
+        """Run an operation; an error means that another worker is lost."""
         try:
-            return speak()
+            return operation()
         except RuntimeError as error:
             raise WorkerLost(
-                f"worker {self.rank} of {self.size} lost touch with another worker: {_gist(error)}"
+                f"worker {self.rank} of {self.size} lost touch with another worker: {_cause(error)}"
             ) from error
 
 
-def _gist(error: Exception) -> str:
-    """The one line of a long message that says what happened."""
+def _cause(error: Exception) -> str:
+    """The first line of a long message, without the place in torch's sources."""
     line = str(error).strip().split("\n")[0]
     return line.split("] ", 1)[-1] if line.startswith("[") else line

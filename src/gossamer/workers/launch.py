@@ -1,7 +1,7 @@
 """How a run gets its workers: forked from this process on one machine, or started from outside by `torchrun`.
 
-Forked workers share everything that was prepared before the fork (samples, graph, compiled steps) without a copy, and
-need nothing of it to be sent: an experiment may hold any Python object.
+Forked workers share everything that was prepared before the fork (samples, graph, compiled steps) without a copy.
+Nothing of it is serialised: an experiment may hold any Python object.
 """
 
 import gc
@@ -29,15 +29,15 @@ from gossamer.system.allocator import trim_freed_memory
 from gossamer.system.orphans import die_with_parent
 from gossamer.workers.board import Board, Forked
 from gossamer.workers.forks import forking
-from gossamer.workers.group import ALONE, PATIENCE, Distributed, Group, WorkerLost
+from gossamer.workers.group import ALONE, GROUP_TIMEOUT, Distributed, Group, WorkerLost
 
 Result = TypeVar("Result")
 
-#: What a worker says first, and the seconds that it may take to say it: it does nothing before.
-UP, START_UP = b"up", 120.0
-#: Letters of an error that are told, and of where it was: nobody reads before the worker has ended, and a pipe holds
-#: only so much.
-WORDS, PLACES = 4_000, 10_000
+#: A worker's first message, and the seconds until it must be there: the worker does nothing before it.
+STARTED, START_TIMEOUT = b"started", 120.0
+#: Characters of an error and of its traceback that are passed on. They are read when the worker has ended, and a pipe
+#: holds 64 kB.
+ERROR_LENGTH, TRACEBACK_LENGTH = 4_000, 10_000
 
 
 def launched_from_outside() -> bool:
@@ -63,14 +63,14 @@ def restarted() -> bool:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
-def as_group(workers: int, device: torch.device, work: Callable[[Group], Result], rooms: Sequence[int] = ()) -> Result:
-    """Run `work` in every worker; give what it returns in this one. Forked workers share `rooms` of so many bytes."""
+def as_group(workers: int, device: torch.device, work: Callable[[Group], Result], shared: Sequence[int] = ()) -> Result:
+    """Run `work` in every worker; gives its result in this one. Forked workers share memory of these sizes in bytes."""
     if launched_from_outside():
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        group = Distributed(rank, size, device, store=_meeting_place(rank, size))
-        group.here = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+        group = Distributed(rank, size, device, store=_fresh_store(rank, size))
+        group.local_size = int(os.environ.get("LOCAL_WORLD_SIZE", size))
         try:
             return work(group)
         finally:
@@ -78,57 +78,57 @@ def as_group(workers: int, device: torch.device, work: Callable[[Group], Result]
                 group.close()
     if workers == 1:
         return work(ALONE)
-    return _Forks(workers).run(work, rooms)
+    return _Forks(workers).run(work, shared)
 
 
-def _meeting_place(rank: int, size: int) -> Store:
-    """Where the processes of a launcher find each other: a name in its store that was never used before.
+def _fresh_store(rank: int, size: int) -> Store:
+    """A part of the launcher's store that was never used before, agreed upon by all processes.
 
-    The store outlives restarts, and runs that follow each other: it may hold the addresses of processes that are
-    gone. So the first process draws a name, and gives it to everyone who greets it with a word that is as fresh.
+    The store outlives restarts, and runs that follow each other: it may hold the addresses of processes that are gone.
+    So the first process draws a name, and gives it to every process that asks with a random token of its own.
     """
     store, own = _launchers_store(), secrets.token_hex(8)
-    until = time.monotonic() + PATIENCE.total_seconds()
+    until = time.monotonic() + GROUP_TIMEOUT.total_seconds()
 
     def wait_for(key: str, meanwhile: Callable[[], None] = lambda: None) -> str:
         while not store.check([key]):
             meanwhile()
             if time.monotonic() > until:
-                raise WorkerLost(f"worker {rank} of {size} cannot join the others: they do not come.")
+                raise WorkerLost(f"worker {rank} of {size} cannot join the others: not all started in time.")
             time.sleep(0.01)
         return bytes(store.get(key)).decode()
 
     def answer(other: int) -> None:
-        if store.check([f"gossamer/greets/{other}"]):
-            greeting = bytes(store.get(f"gossamer/greets/{other}")).decode()
-            store.set(f"gossamer/answers/{other}/{greeting}", own)
+        if store.check([f"gossamer/asks/{other}"]):
+            token = bytes(store.get(f"gossamer/asks/{other}")).decode()
+            store.set(f"gossamer/answers/{other}/{token}", own)
 
     if rank == 0:
         name = own
-        for other in range(1, size):  # only a process that lives repeats a word that was drawn just now
-            wait_for(f"gossamer/comes/{other}/{name}", partial(answer, other))
+        for other in range(1, size):  # a process of an earlier run cannot know the name
+            wait_for(f"gossamer/joins/{other}/{name}", partial(answer, other))
     else:
-        store.set(f"gossamer/greets/{rank}", own)
+        store.set(f"gossamer/asks/{rank}", own)
         name = wait_for(f"gossamer/answers/{rank}/{own}")
-        store.set(f"gossamer/comes/{rank}/{name}", "")
+        store.set(f"gossamer/joins/{rank}/{name}", "")
     return PrefixStore(f"gossamer/{name}", store)
 
 
 @cache
 def _launchers_store() -> Store:
-    """The launcher's store; without one, the first process holds it, for as long as it lives."""
+    """The launcher's store; where the launcher has none, the first process serves it."""
     try:
-        store, _, _ = next(rendezvous("env://", timeout=PATIENCE))
+        store, _, _ = next(rendezvous("env://", timeout=GROUP_TIMEOUT))
     except (RuntimeError, ValueError) as error:
         raise WorkerLost(f"this worker cannot reach the first one: {str(error).splitlines()[0]}") from error
     return store  # type: ignore[no-any-return]
 
 
 class Relayed(GossamerError):
-    """What went wrong in a worker, told by the first one in the same words."""
+    """The error of a worker, raised again in the first one."""
 
-    def __init__(self, words: str, exit_code: int) -> None:
-        super().__init__(words)
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
         self.exit_code = exit_code
 
 
@@ -138,131 +138,131 @@ class _Forks:
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self.children: list[ForkProcess] = []
-        self.last_words: list[Connection] = []
-        #: Whether it is news that a worker has died: not before we work together, nor once it was told.
-        self.attentive = False
+        #: For each child: whether it has started, and its error.
+        self.pipes: list[Connection] = []
+        #: Whether the death of a worker is an error: not before all have started, nor after it was reported.
+        self.watching = False
 
-    def run(self, work: Callable[[Group], Result], rooms: Sequence[int]) -> Result:
+    def run(self, work: Callable[[Group], Result], shared: Sequence[int]) -> Result:
         context, frozen = multiprocessing.get_context("fork"), gc.get_freeze_count()
-        board = Board(self.workers, rooms=rooms)
+        board = Board(self.workers, shared=shared)
         try:
-            # Pages that are written to after the fork are there twice. So what is free goes back to the system first,
-            # and what is there is not looked at by the collector, which writes to whatever it looks at.
+            # Pages that are written to after the fork are copied. So free memory is given back to the system first, and
+            # existing objects are hidden from the garbage collector, which writes to every object that it visits.
             gc.collect()
             trim_freed_memory()
             gc.freeze()
             for rank in range(1, self.workers):
-                hears, says = context.Pipe(duplex=False)
+                reader, writer = context.Pipe(duplex=False)
                 child = context.Process(
-                    target=self._be_worker, args=(rank, board, work, says, os.getpid()), daemon=True
+                    target=self._run_worker, args=(rank, board, work, writer, os.getpid()), daemon=True
                 )
                 with forking():
                     child.start()
-                says.close()
+                writer.close()
                 self.children.append(child)
-                self.last_words.append(hears)
-            self._all_are_up()
-            with self._watched():
+                self.pipes.append(reader)
+            self._wait_for_start()
+            with self._watch_children():
                 try:
-                    self.attentive = True
-                    self._look()
+                    self.watching = True
+                    self._check_children()
                     result = work(Forked(board, 0, [child.sentinel for child in self.children]))
                 finally:
-                    self.attentive = False  # what the others make of our going is no news
-            self._end(patience=10)
+                    self.watching = False  # the others may fail because this one ended
+            self._end(timeout=10)
         except WorkerLost as error:
-            raise self._why() or error from None
+            raise self._cause() or error from None
         finally:
-            self._end(patience=0)
+            self._end(timeout=0)
             board.close()
-            if not frozen:  # otherwise somebody else has frozen it, for as long as this process lives
+            if not frozen:  # otherwise objects were frozen before, for as long as this process lives
                 gc.unfreeze()
         return result
 
-    def _all_are_up(self) -> None:
-        """Wait until every worker runs: a fork may hang, and would be waited for in vain."""
-        for rank, (child, hears) in enumerate(zip(self.children, self.last_words, strict=True), start=1):
-            wait([hears, child.sentinel], timeout=START_UP)
+    def _wait_for_start(self) -> None:
+        """Wait until every worker runs: a fork may hang."""
+        for rank, (child, reader) in enumerate(zip(self.children, self.pipes, strict=True), start=1):
+            wait([reader, child.sentinel], timeout=START_TIMEOUT)
             try:
-                up = hears.poll() and hears.recv_bytes() == UP
+                started = reader.poll() and reader.recv_bytes() == STARTED
             except (EOFError, OSError):
-                up = False
-            if not up:
+                started = False
+            if not started:
                 raise WorkerLost(
-                    f"worker {rank} of {self.workers} (process {child.pid}) did not start within {START_UP:g} s. The "
-                    "machine may be overloaded, or something in this program does not survive a fork: try it again, or "
-                    "with one worker."
+                    f"worker {rank} of {self.workers} (process {child.pid}) did not start within {START_TIMEOUT:g} s. "
+                    "The machine may be overloaded, or something in this program does not survive a fork. Try it "
+                    "again, or with one worker."
                 )
 
-    def _be_worker(self, rank: int, board: Board, work: Callable[[Group], Any], says: Connection, parent: int) -> None:
-        """The life of a forked worker; the process ends with it."""
+    def _run_worker(
+        self, rank: int, board: Board, work: Callable[[Group], Any], writer: Connection, parent: int
+    ) -> None:
+        """The main function of a forked worker."""
         die_with_parent(parent)
         gc.freeze()
         gc.enable()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first worker hears it too, and decides for all
-        # A scheduler sends this one to all processes of a group: who ends by it is not the first one's bad news.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first worker gets it too, and decides for all
+        # A scheduler sends this one to all processes of a group: a worker that it ends is not reported as lost.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         torch.set_num_threads(1)
         try:
-            says.send_bytes(UP)
+            writer.send_bytes(STARTED)
             work(Forked(board, rank))
         except (DivergenceError, KeyboardInterrupt):
-            return  # all come to that together, and the first one says it
+            return  # all workers raise it together, and the first one reports it
         except GossamerError as error:
-            with suppress(OSError):
-                says.send_bytes(json.dumps([str(error)[:WORDS], error.exit_code], ensure_ascii=False).encode())
+            _send(writer, str(error)[:ERROR_LENGTH], error.exit_code)
             raise SystemExit(1) from None
         except BaseException as error:
-            words = f"{type(error).__name__}: {str(error)[:WORDS]}\n{traceback.format_exc()[-PLACES:]}"
-            with suppress(OSError):
-                says.send_bytes(json.dumps([words, None], ensure_ascii=False).encode())
+            place = traceback.format_exc()[-TRACEBACK_LENGTH:]
+            _send(writer, f"{type(error).__name__}: {str(error)[:ERROR_LENGTH]}\n{place}", None)
             raise SystemExit(1) from None
 
     @contextmanager
-    def _watched(self) -> Iterator[None]:
+    def _watch_children(self) -> Iterator[None]:
         """Notice at once when a worker dies, also in the middle of a long round."""
         if threading.current_thread() is not threading.main_thread():
-            yield  # only the main thread hears of children; others notice at the next word that is not answered
+            yield  # only the main thread can handle signals; another one notices at the next barrier
             return
-
-        before = signal.signal(signal.SIGCHLD, self._look)
+        before = signal.signal(signal.SIGCHLD, self._check_children)
         try:
             yield
         finally:
             signal.signal(signal.SIGCHLD, before)
 
-    def _look(self, *_: Any) -> None:
-        """Raise if a worker has died, but only once: another signal may come while the first error is on its way."""
-        if self.attentive and any(map(_has_failed, self.children)):
-            self.attentive = False
+    def _check_children(self, *_: Any) -> None:
+        """Raise if a worker has died, but only once: another signal may come while the error is handled."""
+        if self.watching and any(map(_has_failed, self.children)):
+            self.watching = False
             raise WorkerLost("a worker died")
 
-    def _why(self) -> GossamerError | None:
-        """Which worker went first, and why."""
+    def _cause(self) -> GossamerError | None:
+        """The worker that failed first, and its error."""
         ended = wait([child.sentinel for child in self.children], timeout=0)
         for child in self.children:
-            if child.sentinel in ended:  # it closes what it has open a moment before it is gone
+            if child.sentinel in ended:  # its descriptors are closed a moment before its exit code is known
                 child.join(timeout=3)
-        for rank, (child, hears) in enumerate(zip(self.children, self.last_words, strict=True), start=1):
-            who = f"worker {rank} of {self.workers} (process {child.pid})"
+        for rank, (child, reader) in enumerate(zip(self.children, self.pipes, strict=True), start=1):
+            worker = f"worker {rank} of {self.workers} (process {child.pid})"
             if child.exitcode is not None and child.exitcode < 0:
                 name = signal.Signals(-child.exitcode).name
                 hint = " The system does that when memory runs out." if name == "SIGKILL" else ""
-                return WorkerLost(f"{who} was killed by {name}.{hint}")
+                return WorkerLost(f"{worker} was killed by {name}.{hint}")
             with suppress(EOFError, OSError, ValueError):
-                if hears.poll():
-                    words, code = json.loads(hears.recv_bytes())
-                    return WorkerLost(f"{who} failed: {words}") if code is None else Relayed(words, code)
+                if reader.poll():
+                    message, code = json.loads(reader.recv_bytes())
+                    return WorkerLost(f"{worker} failed: {message}") if code is None else Relayed(message, code)
             if child.exitcode:
-                return WorkerLost(f"{who} ended without a word, with exit code {child.exitcode}.")
-        for rank, child in enumerate(self.children, start=1):  # not even that, while others waited for it
+                return WorkerLost(f"{worker} ended without an error message, with exit code {child.exitcode}.")
+        for rank, child in enumerate(self.children, start=1):  # one that ended well while others waited for it
             if child.sentinel in ended:
                 return WorkerLost(f"worker {rank} of {self.workers} (process {child.pid}) ended before the others.")
         return None
 
-    def _end(self, patience: float) -> None:
-        """Leave no worker behind: let them end by themselves for so many seconds, then kill them."""
-        deadline = time.monotonic() + patience
+    def _end(self, timeout: float) -> None:
+        """Wait so many seconds for the workers to end, then kill them."""
+        deadline = time.monotonic() + timeout
         for child in self.children:
             child.join(timeout=max(0.0, deadline - time.monotonic()))
             if child.exitcode is None:
@@ -270,15 +270,19 @@ class _Forks:
             child.join()
         while self.children:
             self.children.pop().close()
-            self.last_words.pop().close()
+            self.pipes.pop().close()
+
+
+def _send(writer: Connection, message: str, exit_code: int | None) -> None:
+    with suppress(OSError):
+        writer.send_bytes(json.dumps([message, exit_code], ensure_ascii=False).encode())
 
 
 def _has_failed(child: ForkProcess) -> bool:
-    """Whether a worker has ended badly. Asks the system without taking the answer away: a second signal may come in
-    between, and who waits for the process later must find it."""
+    """Whether a worker has ended with an error. Leaves its exit status in place for the `join` that follows."""
     assert child.pid is not None
     try:
         found = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:  # the answer was taken when the next worker was started
+    except ChildProcessError:  # the status was read when the next worker was started
         return bool(child.exitcode)
     return found is not None and (found.si_code, found.si_status) != (os.CLD_EXITED, 0)

@@ -1,10 +1,9 @@
 """How a worker should run its clients, found by a short measurement on the real model, method and data.
 
-What is best differs by orders of magnitude: tiny models gain most from many clients at once, large ones from one at a
-time, convolutions on a CPU from images with their channels last. The finding is kept for this model on this machine.
+The best way differs by orders of magnitude: tiny models gain most from many clients at once, large ones from one at a
+time, convolutions on a CPU from images with their channels last. The result is kept for this model on this machine.
 """
 
-import hashlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -12,39 +11,39 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from platformdirs import user_cache_path
 from torch import nn
+from torch.func import vmap
 
-from gossamer.engines.memory import is_small
+from gossamer.engines.cache import cache_file, write_atomically
+from gossamer.engines.memory import SMALL_STATE, state_size
 from gossamer.engines.planning.trials import Candidates, Trial, measure
+from gossamer.engines.rows import Rows
 from gossamer.engines.stacked import default_plan, initial_rows, shape_mismatch, shapes
-from gossamer.engines.steps.chunk import ChunkRunner, ExecutionPlan, StepMode, gist
-from gossamer.engines.steps.compiled import can_build, put
+from gossamer.engines.steps.chunk import ChunkRunner, ExecutionPlan, StepMode, one_line
+from gossamer.engines.steps.compiled import can_use_forks
 from gossamer.errors import ExperimentError
 from gossamer.methods import mixes
 from gossamer.parts import describe_error
 from gossamer.system.allocator import keep_freed_memory
-from gossamer.system.machine import processor_and_features
 from gossamer.system.threads import on_threads
 from gossamer.system.words import counted
 from gossamer.training import Training
-from gossamer.training.steps import about_clients, this_round
+from gossamer.training.rounds import client_dims
 from gossamer.workers import ForkFailed, run_in_fork
 
 #: Seconds of local work from which a measurement pays. It takes a few, most of them to import torch's tracer.
 WORTH_MEASURING = 30.0
 #: Clients at a time that are tried.
 CHUNKS = (1, 4, 16, 64, 256)
-#: How many times larger the next one is at least: the difference between nearer ones is lost in the noise.
-APART = 1.5
-#: Of a large state, one client in so many runs at once: it needs a dozen times the memory of its state meanwhile.
-BESIDE = 256
-#: Raise it when the engine changes, so that what was found before is measured again.
-EDITION = 5
+#: The least ratio between two sizes that are tried: the difference between nearer ones is lost in the noise.
+LEAST_RATIO = 1.5
+#: A large state limits a chunk to this fraction of a worker's clients: while it runs, a chunk takes about a dozen times
+#: the memory of its state.
+LARGE_STATE_FRACTION = 1 / 256
 
 
 class PlanOverrides(NamedTuple):
-    """What the user asks for; None leaves the choice to a measurement."""
+    """The parts of a plan that the user sets; None leaves the choice to a measurement."""
 
     chunk: int | None = None
     step: StepMode | None = None
@@ -53,65 +52,76 @@ class PlanOverrides(NamedTuple):
 
 def choose_plan(
     training: Training,
-    wanted: PlanOverrides = PlanOverrides(),
+    overrides: PlanOverrides = PlanOverrides(),
     workers: int = 1,
-    say: Callable[[str], None] = lambda what: None,
+    notify: Callable[[str], None] = lambda what: None,
+    small_state: int = SMALL_STATE,
 ) -> ExecutionPlan:
-    """The plan for a run; `say` is told if that takes a while. What fails on the first step is refused here."""
+    """The plan for a run; `notify` is called if that takes a while. An error in the first step is raised here."""
     check_first_step(training)
     model = training.model
     if model.draws_randomness:
         return default_plan(training)
-    convolves = model.initial.device.type == "cpu" and has_convolutions(model.template)
-    layouts = [wanted.channels_last] if wanted.channels_last is not None else [False, True] if convolves else [False]
-    reason = "as asked"
-    if wanted.channels_last and not has_convolutions(model.template):
-        layouts, reason = [False], "the model has no convolution"
-    share, most = -(-len(training.batches.client_rows) // workers), most_at_once(training, workers)
-    if wanted.chunk is not None and wanted.chunk > share:
-        reason = f"a worker has {counted(share, 'client')}"
-    chunks = [min(wanted.chunk, share)] if wanted.chunk is not None else sizes_to_try(share, most)
-    if (wanted.chunk or 2) > 1 and (failure := try_step(training, trainable(training)[:2])):
-        chunks, reason = [1], f"vmap cannot run this model or method: {gist(failure)}"
-        wanted = wanted._replace(chunk=1)
+    layouts, reason = _layouts(training, overrides)
+    per_worker = -(-len(training.batches.client_rows) // workers)
+    most = most_at_once(training, workers, small_state)
+    if overrides.chunk is not None and overrides.chunk > per_worker:
+        reason = f"a worker has {counted(per_worker, 'client')}"
+    chunks = sizes_to_try(per_worker, most) if overrides.chunk is None else [min(overrides.chunk, per_worker)]
+    if (overrides.chunk or 2) > 1 and (failure := try_step(training, trainable(training)[:2])):
+        chunks, reason = [1], f"vmap cannot run this model or method: {one_line(failure)}"
+        overrides = overrides._replace(chunk=1)
     plain = default_plan(training)
     plain = plain._replace(
-        chunk=min(plain.chunk, most) if wanted.chunk is None else chunks[0],
-        step=wanted.step or "eager",
+        chunk=min(plain.chunk, most) if overrides.chunk is None else chunks[0],
+        step=overrides.step or "eager",
         channels_last=layouts[0],
-        reason=plain.reason if wanted.chunk is None and reason == "as asked" else reason,
+        reason=plain.reason if overrides.chunk is None and reason == "as asked" else reason,
     )
-    if len(trainable(training)) == 0 or (None not in wanted[:2] and len(layouts) == 1):
+    if len(trainable(training)) == 0 or (None not in overrides[:2] and len(layouts) == 1):
         return plain
     keep_freed_memory()
     with on_threads(1):
-        if found := found_before(training, wanted, workers):
+        kept_in = _kept_in(training, overrides, workers, most)
+        if found := _measured_earlier(kept_in):
             return found
         steps = training.rounds * int(training.batches.steps.sum()) / workers
-        once = Trial(training, plain._replace(step="eager"))
-        once.run()  # the first time takes longer
-        if once.run() * steps < WORTH_MEASURING:
+        trial = Trial(training, plain._replace(step="eager"))
+        trial.run()  # the first time takes longer
+        if trial.run() * steps < WORTH_MEASURING:
             return plain
-        say("measuring how to run the clients fastest, once for this model and machine")
+        notify("measuring how to run the clients fastest, once for this model and machine")
         try:
-            plan = measured_apart(training, Candidates(chunks, layouts, wanted.step, steps))
+            plan = _measure_in_fork(training, Candidates(chunks, layouts, overrides.step, steps))
         except ForkFailed as error:
-            return plain._replace(reason=f"{plain.reason}; measuring what is best failed: {gist(error)}")
+            return plain._replace(reason=f"{plain.reason}; measuring what is best failed: {one_line(error)}")
         if reason != "as asked":
             plan = plan._replace(reason=f"{reason}; {plan.reason}")
-        return keep(training, wanted, workers, plan)
+        with suppress(OSError):  # a folder that cannot be written to: the next run measures again
+            write_atomically(kept_in, plan.to_json().encode())
+        return plan
 
 
-def most_at_once(training: Training, workers: int) -> int:
-    """The most clients that a worker should run at once: of a large state so few that they take little beside it."""
+def _layouts(training: Training, overrides: PlanOverrides) -> tuple[list[bool], str]:
+    """Whether images have their channels last: the choices, and the reason."""
+    convolves = has_convolutions(training.model.template)
+    if overrides.channels_last is None:
+        return [False, True] if convolves and training.model.initial.device.type == "cpu" else [False], "as asked"
+    if overrides.channels_last and not convolves:
+        return [False], "the model has no convolution"
+    return [overrides.channels_last], "as asked"
+
+
+def most_at_once(training: Training, workers: int, small_state: int = SMALL_STATE) -> int:
+    """The most clients that a worker should run at once: with a large state so few that they take little beside it."""
     clients = len(training.batches.client_rows)
-    share = -(-clients // workers)
-    if not is_small(training.method.init(training.model.initial), clients):
-        share = max(1, share // BESIDE)
-    return min(share, CHUNKS[-1])
+    most = -(-clients // workers)
+    if state_size(training.method.init(training.model.initial), clients) > small_state:
+        most = max(1, int(most * LARGE_STATE_FRACTION))
+    return min(most, CHUNKS[-1])
 
 
-def sizes_to_try(share: int, most: int) -> list[int]:
+def sizes_to_try(clients: int, most: int) -> list[int]:
     """Numbers of clients at a time, as they come when a worker's clients are cut into pieces of about the same size.
 
     >>> sizes_to_try(100, 100), sizes_to_try(5000, 19)
@@ -119,21 +129,21 @@ def sizes_to_try(share: int, most: int) -> list[int]:
     """
     sizes: list[int] = []
     for chunk in (*(chunk for chunk in CHUNKS if chunk < most), most):
-        size = -(-share // -(-share // chunk))
-        if not sizes or size >= APART * sizes[-1]:
+        size = -(-clients // -(-clients // chunk))
+        if not sizes or size >= LEAST_RATIO * sizes[-1]:
             sizes.append(size)
     return sizes
 
 
-def measured_apart(training: Training, which: Candidates) -> ExecutionPlan:
-    """What `measure` finds, where that is possible in a process of its own, so that nothing of it stays here."""
-    if not can_build(training.model.initial.device):
-        return measure(training, which)
-    return ExecutionPlan.from_json(run_in_fork(lambda: measure(training, which).to_json()))
+def _measure_in_fork(training: Training, candidates: Candidates) -> ExecutionPlan:
+    """The best plan, measured in a fork where that is possible, so that its memory is not kept."""
+    if not can_use_forks(training.model.initial.device):
+        return measure(training, candidates)
+    return ExecutionPlan.from_json(run_in_fork(lambda: measure(training, candidates).to_json()))
 
 
 def check_first_step(training: Training) -> None:
-    """Refuse what cannot even do one step."""
+    """Refuse a model, loss or method that fails in its first step."""
     if failure := try_step(training, trainable(training)[:1]):
         shape = "x".join(map(str, training.dataset.shape))
         raise ExperimentError(
@@ -142,27 +152,27 @@ def check_first_step(training: Training) -> None:
 
 
 def try_step(training: Training, clients: np.ndarray) -> Exception | None:
-    """The error, if any, of one local step of these clients up to what they receive; nothing is kept of it."""
+    """The error, if any, of one local step of these clients and of receiving its message. The result is dropped."""
     if not len(clients):
         return None
     method, model, device = training.method, training.model, training.model.initial.device
     state = initial_rows(training, len(clients))
     buffers = {name: value.clone() for name, value in model.template.named_buffers()}
-    each: Any = torch.func.vmap if len(clients) > 1 else _rowwise
+    each: Any = vmap if len(clients) > 1 else Rows(vectorises=False)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         before = torch.get_rng_state()
         model.template.train()
         try:
             runner = ChunkRunner(training, ExecutionPlan(len(clients)))
-            after, message, _ = runner.run(state, runner.prepare(clients, 0), 0, 1)
-            about = about_clients(training, clients, 0)
-            # Nobody to talk to here: each hears itself, which has the shapes of what it will hear.
+            inputs = runner.prepare(clients, 0)
+            after, message, _ = runner.run(state, inputs, 1)
+            # Each client receives its own message, which has the shapes of what it will receive.
             mixed = {key: message[name] for key, (name, _) in mixes(method.sends, message).items()}
-            received = each(lambda s, m, a: method.receive(s, m, this_round(training, 0, a)))(after, mixed, about)
+            received = each(method.receive, in_dims=(0, 0, client_dims(inputs.round)))(after, mixed, inputs.round)
             if wrong := shape_mismatch("state", shapes(state), received):
                 raise ValueError(f"after receive, {wrong}")
             each(method.model)(received)
-        except Exception as error:  # whatever a user's own code may raise
+        except Exception as error:  # a user's own code may raise anything
             return error
         model.draws_randomness |= not torch.equal(torch.get_rng_state(), before)
     for name, value in model.template.named_buffers():
@@ -181,40 +191,20 @@ def has_convolutions(module: nn.Module) -> bool:
     return any(isinstance(layer, nn.Conv2d) for layer in module.modules())
 
 
-def found_before(training: Training, wanted: PlanOverrides, workers: int) -> ExecutionPlan | None:
-    """What an earlier measurement of the same thing on this machine found."""
+def _kept_in(training: Training, overrides: PlanOverrides, workers: int, most: int) -> Path:
+    """The file that keeps the measured plan."""
+    model, batches = training.model, training.batches
+    sizes = [batches.batch_size, int(np.median(batches.sizes)), most]
+    parts = [repr(part) for part in (model.template, training.method, training.loss)]
+    settings = [training.rounds, training.clip is None, training.weight_decay > 0]
+    where = [str(model.initial.device), str(model.initial.dtype), training.dataset.shape]
+    return cache_file("plans", *parts, *where, sizes, settings, overrides, workers).with_suffix(".json")
+
+
+def _measured_earlier(kept_in: Path) -> ExecutionPlan | None:
+    """The plan that an earlier run measured."""
     try:
-        plan = ExecutionPlan.from_json(_kept_in(training, wanted, workers).read_text(encoding="utf-8"))
+        plan = ExecutionPlan.from_json(kept_in.read_text(encoding="utf-8"))
         return plan._replace(reason=f"{plan.reason}; kept from an earlier run")
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def keep(training: Training, wanted: PlanOverrides, workers: int, plan: ExecutionPlan) -> ExecutionPlan:
-    """Keep a finding for the next time; without a place to keep it, it will be measured again."""
-    with suppress(OSError):
-        put(_kept_in(training, wanted, workers), plan.to_json().encode())
-    return plan
-
-
-def _kept_in(training: Training, wanted: PlanOverrides, workers: int) -> Path:
-    model, batches = training.model, training.batches
-    sizes = [batches.batch_size, int(np.median(batches.sizes)), most_at_once(training, workers)]
-    about = [
-        EDITION, torch.__version__, processor_and_features(), str(model.initial.device), str(model.initial.dtype),
-        repr(model.template), repr(training.method), repr(training.loss), training.dataset.shape, sizes, wanted,
-        workers, training.rounds, training.clip is None, training.weight_decay > 0,
-    ]  # fmt: skip
-    digest = hashlib.blake2b(repr(about).encode(), digest_size=12).hexdigest()
-    return user_cache_path("gossamer") / "plans" / f"{digest}.json"
-
-
-def _rowwise(function: Any) -> Any:
-    """`vmap` for one client, without its cost."""
-
-    def call(*stacked: Any) -> Any:
-        return torch.utils._pytree.tree_map(
-            lambda t: t.unsqueeze(0), function(*torch.utils._pytree.tree_map(lambda t: t.squeeze(0), stacked))
-        )
-
-    return call

@@ -1,4 +1,4 @@
-"""Ways to run clients, tried and timed on the real model, method and data."""
+"""Execution plans, run and timed on the real model, method and data."""
 
 import os
 import shutil
@@ -9,50 +9,53 @@ from typing import NamedTuple
 import numpy as np
 
 from gossamer.engines.stacked import initial_rows
-from gossamer.engines.steps.chunk import MOST_AT_ONCE, RECORD_AT, ChunkRunner, ExecutionPlan, StepMode
+from gossamer.engines.steps.chunk import MOST_STEPS_AT_ONCE, TRACE_AT, ChunkRunner, ExecutionPlan, StepMode
 from gossamer.training import Training
 
 #: Seconds of local work from which a compiler pays. It takes a quarter of a minute for each number of clients tried.
 WORTH_COMPILING = 120.0
-#: How much longer counts as about the same: of fewer clients at a time, and of a simpler way to take a step.
-ABOUT, NEARLY = 1.15, 1.05
-#: How much longer may still be the noise of one turn.
-NOISE = 1.4
-#: How much longer fewer clients at a time may take for a compiler to make up for it.
-A_FEW = 2.0
-#: A step that takes this many seconds is mostly work that many at a time do not save, so that is not tried; from the
-#: other on, what recording saves does not show either.
+#: Fewer clients at a time are chosen unless more are faster by this factor.
+CHUNK_TOLERANCE = 1.15
+#: A simpler step mode is chosen unless another is faster by this factor.
+MODE_TOLERANCE = 1.05
+#: The factor between two measurements of the same plan that noise explains.
+NOISE_FACTOR = 1.4
+#: By this factor fewer clients at a time may be slower and still be the fastest once they are compiled.
+COMPILER_GAIN = 2.0
+#: Seconds of a step from which it is mostly work that many clients at a time do not save, so that they are not tried;
+#: and from which the overhead that tracing saves does not show either.
 LONG_STEP, VERY_LONG_STEP = 0.02, 0.1
-#: Seconds of a turn, and how many of them those take that come into question.
-TURN, TURNS = 0.15, 4
+#: Seconds of one measurement, and the number of measurements for plans that may be the fastest.
+MEASUREMENT, REPEATS = 0.15, 4
 
 
 class Candidates(NamedTuple):
-    """What comes into question."""
+    """The plans to try."""
 
     chunks: list[int]
+    #: Values of `channels_last`.
     layouts: list[bool]
-    #: How a step is taken, if that is not to be found out.
+    #: The step mode, if it is given.
     step: StepMode | None
-    #: Client-steps that lie ahead of a worker: what takes long to prepare pays for many.
+    #: Client-steps of a worker in the whole run: compiling pays for many.
     steps: float
 
 
 class Trial:
-    """A plan that is tried, on clients that have work to do, for so many steps of a round at most.
+    """A plan that is timed on the clients with the most work, for so many steps of a round at most.
 
-    All steps of a round are taken in one piece, if the run will take them so.
+    All steps of a round run as one piece, if they will in the run.
     """
 
     def __init__(self, training: Training, plan: ExecutionPlan, most: int = 1) -> None:
         self.plan = plan
-        #: Seconds per client and step, in the fastest turn so far: others may use the machine too.
+        #: Seconds per client and step in the fastest measurement so far: other processes may use the machine too.
         self.seconds = float("inf")
         self._runner = ChunkRunner(training, plan)
         order = np.argsort(-training.batches.steps, kind="stable")
         clients = np.sort(order[: plan.chunk])
         self._state = initial_rows(training, len(clients))
-        self._prepared = self._runner.prepare(clients, 0)
+        self._inputs = self._runner.prepare(clients, 0)
         steps = int(training.batches.steps.max())
         whole = self._runner.at_once(steps)
         self._most = None if whole else most
@@ -60,17 +63,17 @@ class Trial:
         training.model.template.train()
 
     def run(self, times: int = 1) -> float:
-        """Run it so often; seconds per client and step. Once, or until its steps are recorded, is for nothing."""
+        """Run it so many times; gives the seconds per client and step. The first runs trace the steps."""
         started = time.perf_counter()
         for _ in range(times):
-            self._runner.run(self._state, self._prepared, 0, self._most)
+            self._runner.run(self._state, self._inputs, self._most)
         return (time.perf_counter() - started) / (times * self._steps)
 
-    def turn(self) -> float:
-        """Run it for a moment; the seconds of its fastest turn so far."""
+    def measure(self) -> float:
+        """Time it once more; gives the seconds of the fastest measurement so far."""
         once = self.run()
-        often = int(TURN / (once * self._steps))
-        self.seconds = min(self.seconds, self.run(often) if often else once)
+        times = int(MEASUREMENT / (once * self._steps))
+        self.seconds = min(self.seconds, self.run(times) if times else once)
         return self.seconds
 
     def __str__(self) -> str:
@@ -78,72 +81,76 @@ class Trial:
         return f"{self.plan.chunk} {self.plan.step}{layout} {self.seconds * 1e3:.3g} ms"
 
 
-def measure(training: Training, which: Candidates) -> ExecutionPlan:
-    """Try what comes into question, and take the fastest; its reason is what was measured."""
-    first = Trial(training, ExecutionPlan(which.chunks[0], "eager"))
+def measure(training: Training, candidates: Candidates) -> ExecutionPlan:
+    """The fastest of the candidates; its reason lists the measurements."""
+    first = Trial(training, ExecutionPlan(candidates.chunks[0], "eager"))
     first.run()
-    seconds = first.turn()
+    seconds = first.measure()
 
-    def tried(plan: ExecutionPlan) -> Trial:
-        trial = Trial(training, plan, 1 if seconds > LONG_STEP else MOST_AT_ONCE)
-        trial.run(1 if seconds > VERY_LONG_STEP and plan.step != "compiled" else RECORD_AT + 1)
-        trial.turn()
+    def timed(plan: ExecutionPlan) -> Trial:
+        trial = Trial(training, plan, 1 if seconds > LONG_STEP else MOST_STEPS_AT_ONCE)
+        trial.run(1 if seconds > VERY_LONG_STEP and plan.step != "compiled" else TRACE_AT + 1)
+        trial.measure()
         return trial
 
     trials: list[Trial] = []
-    for layout in which.layouts:
+    for layout in candidates.layouts:
         best: Trial | None = None
         # Under vmap a convolution arranges its inputs itself.
-        alone = seconds > LONG_STEP or (layout and len(which.layouts) > 1)
-        for chunk in which.chunks[:1] if alone else which.chunks:
-            trial = tried(ExecutionPlan(chunk, "eager" if which.step == "eager" else "traced", layout))
+        alone = seconds > LONG_STEP or (layout and len(candidates.layouts) > 1)
+        for chunk in candidates.chunks[:1] if alone else candidates.chunks:
+            trial = timed(ExecutionPlan(chunk, "eager" if candidates.step == "eager" else "traced", layout))
             trials.append(trial)
-            if best is not None and ABOUT * trial.seconds > best.seconds and ABOUT * trial.turn() > best.turn():
+            if best is not None and _hardly_faster(trial, best):
                 break  # still more at a time would not help either
             best = trial
-    _take_turns(trials)
+    _repeat(trials)
     chosen = fewest(trials)
-    ways = [chosen]
-    if which.step is None and chosen.plan.chunk == 1:
-        ways.insert(0, tried(chosen.plan._replace(step="eager")))
-    pays = chosen.seconds * which.steps > WORTH_COMPILING and has_compiler()
-    if which.step == "compiled" or (which.step is None and pays):
-        # What many at a time save, a compiler mostly saves too: a few less may now be as fast.
-        close = {trial.plan.chunk for trial in trials if trial.seconds < A_FEW * chosen.seconds}
+    modes = [chosen]
+    if candidates.step is None and chosen.plan.chunk == 1:
+        modes.insert(0, timed(chosen.plan._replace(step="eager")))
+    pays = chosen.seconds * candidates.steps > WORTH_COMPILING and has_compiler()
+    if candidates.step == "compiled" or (candidates.step is None and pays):
+        # A compiler saves most of the overhead that many clients share: fewer of them may now be as fast.
+        close = {trial.plan.chunk for trial in trials if trial.seconds < COMPILER_GAIN * chosen.seconds}
         fewer = max((chunk for chunk in close if chunk < chosen.plan.chunk), default=chosen.plan.chunk)
         compiled = [
-            tried(chosen.plan._replace(step="compiled", chunk=chunk)) for chunk in sorted({chosen.plan.chunk, fewer})
+            timed(chosen.plan._replace(step="compiled", chunk=chunk)) for chunk in sorted({chosen.plan.chunk, fewer})
         ]
-        ways = compiled if which.step == "compiled" else [*ways, *compiled]
-    _take_turns(ways)
-    plan = simplest(ways).plan
-    said = ", ".join(map(str, [*(trial for trial in trials if trial not in ways), *ways]))
-    return plan._replace(reason=f"measured, per client and step: {said}")
+        modes = compiled if candidates.step == "compiled" else [*modes, *compiled]
+    _repeat(modes)
+    measured = ", ".join(map(str, [*(trial for trial in trials if trial not in modes), *modes]))
+    return simplest(modes).plan._replace(reason=f"measured, per client and step: {measured}")
 
 
-def _take_turns(trials: Sequence[Trial]) -> None:
-    """Let those that may be the fastest take turns, so that a slow moment of the machine falls on all of them."""
+def _hardly_faster(trial: Trial, best: Trial) -> bool:
+    """Whether more clients at a time gain nothing; measured once more before that is believed."""
+    return CHUNK_TOLERANCE * trial.seconds > best.seconds and CHUNK_TOLERANCE * trial.measure() > best.measure()
+
+
+def _repeat(trials: Sequence[Trial]) -> None:
+    """Measure those that may be the fastest in turn, so that a slow moment of the machine falls on all of them."""
     fastest = min(trial.seconds for trial in trials)
-    close = [trial for trial in trials if trial.seconds <= NOISE * fastest]
-    for _ in range(TURNS if len(close) > 1 else 0):
+    close = [trial for trial in trials if trial.seconds <= NOISE_FACTOR * fastest]
+    for _ in range(REPEATS if len(close) > 1 else 0):
         for trial in close:
-            trial.turn()
+            trial.measure()
 
 
 def fewest(trials: Sequence[Trial]) -> Trial:
-    """The one with the fewest clients at a time among those that take about as long as the fastest: it takes the
-    least memory, and what it touches stays in the cache, which workers share."""
+    """The fewest clients at a time that are about as fast as the fastest: they take the least memory, and more of it
+    stays in the cache, which workers share."""
     fastest = min(trial.seconds for trial in trials)
-    few = min(trial.plan.chunk for trial in trials if trial.seconds <= ABOUT * fastest)
+    few = min(trial.plan.chunk for trial in trials if trial.seconds <= CHUNK_TOLERANCE * fastest)
     return min((trial for trial in trials if trial.plan.chunk == few), key=lambda trial: trial.seconds)
 
 
-def simplest(ways: Sequence[Trial]) -> Trial:
-    """The first of some ways, from the simplest on, unless a later one is noticeably faster."""
-    chosen = ways[0]
-    for way in ways[1:]:
-        if way.seconds * NEARLY < chosen.seconds:
-            chosen = way
+def simplest(modes: Sequence[Trial]) -> Trial:
+    """The first of some step modes, from the simplest on, unless a later one is noticeably faster."""
+    chosen = modes[0]
+    for mode in modes[1:]:
+        if mode.seconds * MODE_TOLERANCE < chosen.seconds:
+            chosen = mode
     return chosen
 
 

@@ -1,7 +1,7 @@
-"""A chunk of clients through its round, up to the message: one client alone, or many at once under `vmap`.
+"""A chunk of clients through its round, up to the message: one client alone, or several at once under `vmap`.
 
-Either way it is the same functions of the same method on the same batches, so how a chunk is run changes the speed and
-nothing else. There are three ways to take a step:
+The functions of the method and the batches are the same either way: how a chunk is run changes the speed, and not the
+numbers. There are three ways to run a step:
 
 eager      as written, operation by operation
 traced     the operations of a step are recorded once and replayed: no tape, no `vmap` machinery, no Python of the model
@@ -10,10 +10,10 @@ compiled   the recorded operations are fused by torch's compiler, where there is
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from operator import itemgetter
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -21,34 +21,25 @@ from torch import Tensor
 from torch.func import vmap
 
 from gossamer.data import Batch, ChunkBatches
-from gossamer.engines.steps.compiled import Step, StepInputs, build, can_build
-from gossamer.engines.steps.replayed import record_apart
+from gossamer.engines.steps.compiled import can_use_forks, compile_in_fork
+from gossamer.engines.steps.inputs import Step, StepInputs
+from gossamer.engines.steps.traced import step_graph, trace_in_fork
 from gossamer.methods import Local, Message, Round, State
 from gossamer.randomness import Purpose, torch_seed
 from gossamer.training import Training
-from gossamer.training.steps import (
-    About,
-    Differentiate,
-    about_clients,
-    take_step,
-    this_round,
-    with_functions,
-    with_tape,
-)
+from gossamer.training.rounds import client_dims, first_of, map_tensors, stacked_round
+from gossamer.training.steps import take_step, with_functions, with_tape
 from gossamer.workers import ForkFailed
-
-if TYPE_CHECKING:
-    from gossamer.engines.steps.traced import TracedStep
 
 StepMode = Literal["eager", "traced", "compiled"]
 
-#: A step of one shape is recorded, and compiled if the plan says so, when it comes for this time.
-RECORD_AT = 3
-#: Shapes that are recorded, and compiled. Batches at the end of an epoch come in many, most steps in one or two.
-MOST_RECORDED, MOST_COMPILED = 16, 4
-#: Steps that are recorded as one piece, of models with no more than so many numbers (what lies between the steps of
-#: larger ones does not show), if the samples of all of them take no more than so many bytes.
-MOST_AT_ONCE, MOST_NUMBERS, CACHED = 8, 500_000, 8 << 20
+#: A shape is traced, and compiled if the plan says so, at its third step: shapes seen once or twice do not pay.
+TRACE_AT = 3
+#: The most shapes that are traced, and compiled. The last batches of an epoch have many shapes, most steps one or two.
+MOST_TRACED, MOST_COMPILED = 16, 4
+#: The most steps that are traced as one piece, of models with so many parameters at most (in larger ones the time
+#: between steps does not show), if the samples of all steps take so many bytes at most, which fit a cache.
+MOST_STEPS_AT_ONCE, MOST_PARAMETERS_AT_ONCE, MOST_BYTES_AT_ONCE = 8, 500_000, 8 << 20
 
 
 class ExecutionPlan(NamedTuple):
@@ -57,7 +48,7 @@ class ExecutionPlan(NamedTuple):
     #: Clients that run at once.
     chunk: int = 1
     step: StepMode = "eager"
-    #: Images with their channels last, which convolutions on a CPU like better.
+    #: Images with their channels last, for which convolutions on a CPU are faster.
     channels_last: bool = False
     reason: str = ""
 
@@ -68,10 +59,10 @@ class ExecutionPlan(NamedTuple):
     @classmethod
     def from_json(cls, text: str) -> "ExecutionPlan":
         """The plan that `to_json` wrote."""
-        said = json.loads(text)
-        if said["step"] not in get_args(StepMode):
-            raise ValueError(f"no way to take a step: {said['step']!r}")
-        return cls(int(said["chunk"]), said["step"], bool(said["channels_last"]), str(said["reason"]))
+        fields = json.loads(text)
+        if fields["step"] not in get_args(StepMode):
+            raise ValueError(f"step should be one of {', '.join(get_args(StepMode))} (got {fields['step']!r})")
+        return cls(int(fields["chunk"]), fields["step"], bool(fields["channels_last"]), str(fields["reason"]))
 
     def __str__(self) -> str:
         layout = ", channels last" if self.channels_last else ""
@@ -80,31 +71,32 @@ class ExecutionPlan(NamedTuple):
 
 
 class ChunkInputs(NamedTuple):
-    """What some clients need for a round."""
+    """The inputs of some clients for one round."""
 
     clients: np.ndarray
     batches: ChunkBatches
-    about: About
+    #: Stacked: its tensors have a row for each client.
+    round: Round
+    #: The learning rate as a tensor.
     lr: Tensor
 
     def split_clients(self) -> Iterator["ChunkInputs"]:
-        """The same for each of them alone."""
-        facts = zip(*(torch.split(rows, 1) for rows in self.about.values()), strict=True)
-        for place, (batches, own) in enumerate(zip(self.batches.split_clients(), facts, strict=True)):
-            about = dict(zip(self.about, own, strict=True))
-            yield ChunkInputs(self.clients[place : place + 1], batches, about, self.lr)
+        """The inputs of each client alone."""
+        for place, batches in enumerate(self.batches.split_clients()):
+            row = slice(place, place + 1)
+            yield ChunkInputs(self.clients[row], batches, map_tensors(self.round, itemgetter(row)), self.lr)
 
 
-class AnyRound(Round):
-    """A round as a step sees it that is recorded, once for all of them: what a step asks of it that may be another
-    number in another round would be recorded for good. The learning rate may be asked: it is a tensor here."""
+class TracedRound(Round):
+    """A round as a step sees it that is traced once for all rounds. A value that differs from round to round would be
+    fixed in the trace, so it cannot be read. The learning rate can: it is a tensor here."""
 
     @property
     def number(self) -> int:
         raise ValueError("it depends on the number of the round")
 
     @property
-    def share(self) -> float:
+    def participation(self) -> float:
         raise ValueError("it depends on how many clients take part in the round")
 
     def __getitem__(self, place: Any) -> Any:
@@ -114,8 +106,8 @@ class AnyRound(Round):
         raise ValueError("it looks at all of the round")
 
 
-class Outcome(NamedTuple):
-    """What a chunk of clients gives: rows of state, of messages, and their mean training losses."""
+class ChunkOutcome(NamedTuple):
+    """Rows of state and of messages after the local steps, and the mean training loss of each client."""
 
     state: State
     message: Message
@@ -123,197 +115,189 @@ class Outcome(NamedTuple):
 
 
 class ChunkRunner:
-    """Runs chunks of clients as a plan says.
+    """Runs chunks of clients as a plan says. With `save_memory`, steps are traced in forks: see `trace_in_fork`."""
 
-    A `frugal` one does without the memory that torch's tracer takes: it records steps in other processes, which takes
-    longer.
-    """
-
-    def __init__(self, training: Training, plan: ExecutionPlan, frugal: bool = False) -> None:
+    def __init__(self, training: Training, plan: ExecutionPlan, save_memory: bool = False) -> None:
         self.training = training
         self.plan = plan
-        self._frugal = frugal and can_build(training.model.initial.device)
+        #: Why steps are not run as the plan says, if they are not.
         self.trouble: str | None = None
-        """Why steps are not run as the plan says, if they are not."""
+        #: The plan, with the mode in which steps are really run.
         self.in_effect = plan
-        """The plan, with the way in which steps are really taken."""
         self._model = training.model
+        self._forks = can_use_forks(training.model.initial.device)
+        self._save_memory = save_memory and self._forks
         self._seen: Counter[tuple[Any, ...]] = Counter()
         self._ready: dict[tuple[Any, ...], Step] = {}
         self._compiled = 0
 
     def prepare(self, clients: np.ndarray, index: int) -> ChunkInputs:
-        """The mini-batches of these clients in a round, and what they know of it."""
+        """The inputs of these clients for a round."""
         work, dtype = self.training, self._model.initial.dtype
         layout = torch.channels_last if self.plan.channels_last else torch.contiguous_format
         batches = ChunkBatches(work.batches, work.dataset, clients.tolist(), index, dtype, memory_format=layout)
-        lr = self._model.initial.new_tensor(work.lr_at(index))
-        return ChunkInputs(clients, batches, about_clients(work, clients, index), lr)
+        round = stacked_round(work, clients, index)
+        return ChunkInputs(clients, batches, round, self._model.initial.new_tensor(round.lr))
 
     def at_once(self, steps: int) -> bool:
-        """Whether so many steps are recorded as one piece."""
-        return self._records and 1 < steps <= MOST_AT_ONCE and self._model.size <= MOST_NUMBERS
+        """Whether so many steps are traced as one piece."""
+        return self._traces and 1 < steps <= MOST_STEPS_AT_ONCE and self._model.size <= MOST_PARAMETERS_AT_ONCE
 
     @property
-    def _records(self) -> bool:
+    def _traces(self) -> bool:
         return self.plan.step != "eager" and not self.trouble and not self._model.draws_randomness
 
-    def run(self, state: State, prepared: ChunkInputs, index: int, most: int | None = None) -> Outcome:
-        """These clients' round up to their messages; `most` cuts it short after so many steps, for a trial."""
-        work, method = self.training, self.training.method
-        clients, gathered, about, lr = prepared
-        alone = len(clients) == 1
-        each = _alone if alone else vmap
+    def run(self, state: State, inputs: ChunkInputs, most: int | None = None) -> ChunkOutcome:
+        """The round of these clients up to their messages; `most` limits the steps, for a trial."""
+        method, clients, round = self.training.method, len(inputs.clients), inputs.round
+        alone = clients == 1
         if alone:
-            state, about = _only(state), _only(about)
-        local = each(lambda s, a: method.begin(s, this_round(work, index, a)))(state, about)
-        local, losses = self._all_steps(index, state, local, prepared, about, most)
-        after, message = each(lambda s, y, a: method.finish(s, y, this_round(work, index, a)))(state, local, about)
-        if alone:
-            after, message = _one_row(after), _one_row(message)
-        if losses is None:
-            trained = torch.full((len(clients),), torch.nan, dtype=lr.dtype, device=lr.device)
+            state, round = _first(state), first_of(round)
+            local = method.begin(state, round)
         else:
-            trained = torch.linalg.vecdot(losses.view(-1, len(clients)), gathered.shares[: len(losses)], dim=0)
-        return Outcome(after, message, trained)
+            dims = client_dims(round)
+            local = vmap(method.begin, in_dims=(0, dims))(state, round)
+        local, losses = self._all_steps(state, local, inputs, round, most)
+        if alone:
+            after, message = (_as_row(values) for values in method.finish(state, local, round))
+        else:
+            after, message = vmap(method.finish, in_dims=(0, 0, dims))(state, local, round)
+        if losses is None:
+            trained = inputs.lr.new_full((clients,), torch.nan)
+        else:
+            trained = torch.linalg.vecdot(losses.view(-1, clients), inputs.batches.shares[: len(losses)], dim=0)
+        return ChunkOutcome(after, message, trained)
 
     def _all_steps(
-        self, index: int, state: State, local: Local, prepared: ChunkInputs, about: About, most: int | None
+        self, state: State, local: Local, inputs: ChunkInputs, round: Round, most: int | None
     ) -> tuple[Local, Tensor | None]:
-        """All local steps: in one piece where they are few and alike and will be recorded, else one after the other.
+        """All local steps: as one piece where they are few and alike and will be traced, else one after the other.
 
-        Also the loss of each step before it, [steps, clients], if there is a step.
+        Also the loss before each step, [steps, clients], if there is a step.
         """
-        clients, gathered, _, lr = prepared
+        clients, batches, _, lr = inputs
         alone = len(clients) == 1
-        if most is None and self.at_once(gathered.steps):
-            batch = gathered.whole(CACHED)
+        if most is None and self.at_once(batches.steps):
+            batch = batches.whole(MOST_BYTES_AT_ONCE)
             if batch is not None:
                 if alone:
                     batch = Batch(*(values[:, 0] for values in batch))
-                return self._step(index, alone, state, local, batch, about, lr, gathered.steps)
+                return self._step(alone, StepInputs(state, local, batch, round, lr), batches.steps)
         losses = []
-        for k in range(gathered.steps if most is None else min(most, gathered.steps)):
+        for k in range(batches.steps if most is None else min(most, batches.steps)):
             if self._model.draws_randomness:  # such a model runs one client at a time
-                torch.manual_seed(torch_seed(self.training.seed, Purpose.DROPOUT, int(clients[0]), index, k))
-            batch = gathered.take(k)
+                torch.manual_seed(torch_seed(self.training.seed, Purpose.DROPOUT, int(clients[0]), round.number, k))
+            batch = batches.take(k)
             if alone:
                 batch = Batch(*(values[0] for values in batch))
-            taken, loss = self._step(index, alone, state, local, batch, about, lr)
-            if not gathered.everyone[k]:  # a client that has done its steps keeps what it has
-                active = gathered.active[k]
-                taken = {name: torch.where(_like(active, new), new, local[name]) for name, new in taken.items()}
+            after, loss = self._step(alone, StepInputs(state, local, batch, round, lr))
+            if not batches.everyone[k]:  # a client without further steps keeps its local state
+                active = batches.active[k]
+                after = {name: torch.where(_like(active, new), new, local[name]) for name, new in after.items()}
                 loss = torch.where(active, loss, 0.0)
-            local = taken
+            local = after
             losses.append(loss)
         return local, torch.stack(losses) if losses else None
 
-    def _step(
-        self,
-        index: int,
-        alone: bool,
-        state: State,
-        local: Local,
-        batch: Batch,
-        about: About,
-        lr: Tensor,
-        steps: int | None = None,
-    ) -> tuple[Local, Tensor]:
+    def _step(self, alone: bool, inputs: StepInputs, steps: int | None = None) -> tuple[Local, Tensor]:
         """One local step, or `steps` in a row, by the fastest way that is ready for their shape."""
-        shape = (alone, steps, batch.inputs.shape, *local)
+        shape = (alone, steps, inputs.batch.inputs.shape, *inputs.local)
         if shape in self._ready:
-            return self._ready[shape](state, local, batch, about, lr)
-        if not self._records:
-            return self._eagerly(index, alone, steps)(state, local, batch, about, lr)
-        self._seen[shape] += 1
-        if self._seen[shape] == RECORD_AT and len(self._ready) < (MOST_COMPILED if self._frugal else MOST_RECORDED):
-            self._get_ready(shape, index, alone, steps, (state, local, batch, about, lr))
-        step = self._ready.get(shape) or self._eagerly(index, alone, steps)
-        return step(state, local, batch, about, lr)
+            return self._ready[shape](inputs)
+        if self._traces:
+            self._seen[shape] += 1
+            most = MOST_COMPILED if self._save_memory else MOST_TRACED
+            if self._seen[shape] == TRACE_AT and len(self._ready) < most:
+                self._make_ready(shape, alone, steps, inputs)
+        return (self._ready.get(shape) or self._eager(alone, steps))(inputs)
 
-    def _eagerly(self, index: int, alone: bool, steps: int | None) -> Step:
-        """Steps as written: by the ordinary tape for one client, which costs less where nothing is vectorised."""
-        return _in_a_row(self._as_step(index, alone, with_tape if alone else with_functions, plain_rate=True), steps)
+    def _eager(self, alone: bool, steps: int | None) -> Step:
+        """Steps as written. One client is differentiated by the ordinary tape, which costs less than `torch.func`."""
+        differentiate = with_tape if alone else with_functions
 
-    def _as_step(
-        self, index: int, alone: bool, differentiate: Differentiate = with_functions, plain_rate: bool = False
-    ) -> Step:
-        def one(state: State, local: Local, batch: Batch, about: About, lr: Tensor) -> tuple[Local, Tensor]:
-            round = this_round(self.training, index, about)
-            if not plain_rate:
-                round = AnyRound(*round._replace(lr=lr))  # type: ignore[arg-type]
+        def one(state: State, local: Local, batch: Batch, round: Round) -> tuple[Local, Tensor]:
             return take_step(self.training, differentiate, state, local, batch, round)
 
-        return one if alone else vmap(one, in_dims=(0, 0, 0, 0, None))
+        def step(inputs: StepInputs) -> tuple[Local, Tensor]:
+            state, local, batch, round, _ = inputs
+            if alone:
+                return one(state, local, batch, round)
+            stacked: tuple[Local, Tensor] = vmap(one, in_dims=(0, 0, 0, client_dims(round)))(*inputs[:4])
+            return stacked
 
-    def _get_ready(self, shape: tuple[Any, ...], index: int, alone: bool, steps: int | None, given: StepInputs) -> None:
-        """Record a step, and compile it if the plan says so: in another process, or in this one where that fails."""
-        record = partial(self._record, index, alone, steps)
+        return _repeated(step, steps)
+
+    def _traceable(self, alone: bool, steps: int | None) -> Step:
+        """Steps as functions of tensors alone."""
+
+        def one(state: State, local: Local, batch: Batch, round: Round, lr: Tensor) -> tuple[Local, Tensor]:
+            traced = TracedRound(*round._replace(lr=lr))  # type: ignore[arg-type]
+            return take_step(self.training, with_functions, state, local, batch, traced)
+
+        def step(inputs: StepInputs) -> tuple[Local, Tensor]:
+            if alone:
+                return one(*inputs)
+            stacked: tuple[Local, Tensor] = vmap(one, in_dims=(0, 0, 0, client_dims(inputs.round), None))(*inputs)
+            return stacked
+
+        return _repeated(step, steps)
+
+    def _make_ready(self, shape: tuple[Any, ...], alone: bool, steps: int | None, inputs: StepInputs) -> None:
+        """Trace a step, and compile it if the plan says so: in a fork, or in this process where that fails."""
         compiles = self.plan.step == "compiled" and self._compiled < MOST_COMPILED
         self._compiled += compiles
-        as_written = self._eagerly(index, alone, steps)
-        if compiles and can_build(self._model.initial.device):
+        eager, traceable = self._eager(alone, steps), self._traceable(alone, steps)
+        if compiles and self._forks:
             with suppress(ForkFailed):
-                self._ready[shape] = build(record, given, as_written, self._made_of(alone, steps))
+                made_of = self._made_of(alone, steps)
+                self._ready[shape] = compile_in_fork(lambda: step_graph(traceable, inputs), inputs, eager, made_of)
                 return
         try:
-            if self._frugal and not compiles:
-                self._ready[shape] = record_apart(record, given, as_written)
+            if self._save_memory and not compiles:
+                self._ready[shape] = trace_in_fork(lambda: step_graph(traceable, inputs), inputs, eager)
                 return
-            recorded = record(given)
-        except Exception as error:  # whatever a user's own model or method may raise
-            self._fall_back("eager", f"a step cannot be recorded, and is taken as written: {gist(error)}")
+            graph = step_graph(traceable, inputs)
+        except Exception as error:  # a user's own model or method may raise anything
+            self._fall_back("eager", f"a step cannot be recorded, and is taken as written: {one_line(error)}")
             return
+        self._ready[shape] = graph.traced()
         if compiles:
             try:
-                recorded.compile(given)
+                self._ready[shape] = graph.compiled(inputs)
             except Exception as error:  # no compiler, or one that does not know some operation
-                self._fall_back("traced", f"a step cannot be compiled, and is replayed as recorded: {gist(error)}")
-        self._ready[shape] = recorded
+                self._fall_back("traced", f"a step cannot be compiled, and is replayed as recorded: {one_line(error)}")
 
     def _fall_back(self, step: StepMode, trouble: str) -> None:
         self.trouble, self.in_effect = trouble, self.plan._replace(step=step)
 
-    def _record(self, index: int, alone: bool, steps: int | None, given: StepInputs) -> "TracedStep":
-        from gossamer.engines.steps.traced import TracedStep  # torch's tracer takes a while to import
-
-        now, again = (TracedStep(_in_a_row(self._as_step(index, alone), steps), given) for _ in range(2))
-        if not now.same_as(again):
-            raise ValueError("it does not do the same every time")
-        return now
-
     def _made_of(self, alone: bool, steps: int | None) -> list[Any]:
-        """All that a recording takes from elsewhere than its tensors."""
+        """All that a traced step depends on, besides its tensors."""
         work = self.training
-        about = [work.dataset.scaling, work.weight_decay, work.clip, work.rounds, alone, steps]
-        return [work.method, work.model.template, work.loss, *about]
+        settings = [work.dataset.scaling, work.weight_decay, work.clip, work.rounds, alone, steps]
+        return [work.method, work.model.template, work.loss, *settings]
 
 
-def _in_a_row(step: Step, steps: int | None) -> Step:
+def _repeated(step: Step, steps: int | None) -> Step:
     """So many steps as one, on batches with a leading dimension of steps; without a number, the step itself."""
     if steps is None:
         return step
 
-    def all_of_them(state: State, local: Local, batch: Batch, about: About, lr: Tensor) -> tuple[Local, Tensor]:
+    def all_steps(inputs: StepInputs) -> tuple[Local, Tensor]:
         losses = []
         for k in range(steps):
-            local, loss = step(state, local, Batch(*(values[k] for values in batch)), about, lr)
+            local, loss = step(inputs._replace(batch=Batch(*(values[k] for values in inputs.batch))))
+            inputs = inputs._replace(local=local)
             losses.append(loss)
         return local, torch.stack(losses)
 
-    return all_of_them
+    return all_steps
 
 
-def _alone(function: Callable[..., Any]) -> Callable[..., Any]:
-    return function
-
-
-def _only(rows: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The one row of each."""
+def _first(rows: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: value[0] for name, value in rows.items()}
 
 
-def _one_row(values: dict[str, Tensor]) -> dict[str, Tensor]:
+def _as_row(values: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: value.unsqueeze(0) for name, value in values.items()}
 
 
@@ -321,9 +305,9 @@ def _like(active: Tensor, value: Tensor) -> Tensor:
     return active.view(-1, *[1] * (value.dim() - 1))
 
 
-def gist(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     """An error in one line."""
-    if "data-dependent control flow" in str(error):  # torch's words for it are about its tracer
+    if "data-dependent control flow" in str(error):  # torch's message is about its tracer
         return "it branches on the value of a tensor"
     line = str(error).strip().partition("\n")[0]
     return line if isinstance(error, ForkFailed) else f"{type(error).__name__}: {line}"

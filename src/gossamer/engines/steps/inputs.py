@@ -1,0 +1,55 @@
+"""What a local step takes and gives."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gossamer.data import Batch
+from gossamer.methods import Local, Round, State
+
+
+class StepInputs(NamedTuple):
+    """The arguments of a step, of one client or stacked for several."""
+
+    state: State
+    local: Local
+    batch: Batch
+    round: Round
+    #: The learning rate of the round as a tensor: a number would be fixed in a traced step.
+    lr: Tensor
+
+
+#: Gives the local state after the step, and the loss before it.
+Step = Callable[[StepInputs], tuple[Local, Tensor]]
+
+
+def tensors_of(inputs: StepInputs) -> list[Tensor]:
+    """All tensors of a step, in the order in which traced and compiled steps take them.
+
+    Written out, since it is called in every step: it takes 0.2 µs, `tree_leaves` 11 µs, a step of a tiny model 50 µs.
+    """
+    state, local, batch, round, lr = inputs
+    noise = () if round.noise is None else (round.noise,)
+    return [*state.values(), *local.values(), *batch, round.steps, round.degree, round.own_weight, *noise, lr]
+
+
+def copies_of(inputs: StepInputs) -> list[Tensor]:
+    """Clones of all tensors: the tracer works by identity, and in a first step, where y is x, it would fix y = x."""
+    return [tensor.clone() for tensor in tensors_of(inputs)]
+
+
+def same_result(one: tuple[Local, Tensor], other: tuple[Local, Tensor]) -> bool:
+    """Whether two ways to run a step give the same numbers, but for rounding."""
+    (after, loss), (expected, expected_loss) = one, other
+    pairs = [(after.get(name), value) for name, value in expected.items()] + [(loss, expected_loss)]
+    return all(found is not None and _close(found, value) for found, value in pairs)
+
+
+def _close(found: Tensor, value: Tensor) -> bool:
+    if found.shape != value.shape:
+        return False
+    largest = float(value.abs().max()) if value.numel() else 0.0
+    tolerance = 1e-4 if value.dtype != torch.float64 else 1e-9
+    return bool(torch.allclose(found, value, rtol=0, atol=tolerance * largest, equal_nan=True))
