@@ -1,4 +1,4 @@
-"""What is measured of a round: how good the models are, how far they are apart."""
+"""Quality of models, and how far the models of the clients are apart."""
 
 from collections.abc import Callable, Iterable
 from functools import cached_property
@@ -15,9 +15,12 @@ from gossamer.parts import describe_error
 from gossamer.system.sums import sum_rows
 from gossamer.workers import ALONE, Group
 
-#: Samples evaluated at once, at most: large enough for long matrix products. Of wide models fewer, so that the widest
-#: layer of one takes no more than so many bytes, and of all that are evaluated together so many times as much.
-EVALUATION_BATCH, WIDTH, MODELS = 1000, 64 << 20, 4
+#: The most samples evaluated at once: enough for long matrix products.
+EVALUATION_BATCH = 1000
+#: The most bytes that the widest layer of one model may take: wide models are evaluated on fewer samples at once.
+WIDTH = 64 << 20
+#: The widest layers of all models that are evaluated together may take this many times `WIDTH`.
+MODELS = 4
 #: Samples on which the width is found.
 PROBE = 4
 
@@ -53,7 +56,7 @@ class Evaluator:
 
     @cached_property
     def _batch(self) -> int:
-        """Samples evaluated at once. The same for any number of workers and models, so that sums are, too."""
+        """Samples evaluated at once. They do not depend on the number of workers or models, so neither do the sums."""
         return max(1, min(EVALUATION_BATCH, WIDTH // self._sample_bytes))
 
     @cached_property
@@ -63,7 +66,7 @@ class Evaluator:
 
     @cached_property
     def _sample_bytes(self) -> int:
-        """What the widest layer of one model takes for one sample."""
+        """Bytes of the widest layer of one model for one sample."""
         samples = max(self._dataset.test, self._dataset.train, key=len)
         initial, some = self._model.initial, samples.inputs[:PROBE]
         if len(some) < PROBE:
@@ -73,7 +76,7 @@ class Evaluator:
     def test(self, vectors: Tensor, together: bool = False) -> Quality | None:
         """Quality of each row on the test samples; None if there are none.
 
-        Each worker asks about rows of its own, or, `together`, all ask about the same and share out the samples.
+        Each worker passes rows of its own. With `together`, all pass the same rows and each evaluates some samples.
         """
         return self._quality(vectors, self._dataset.test, self._group if together else ALONE)
 
@@ -86,7 +89,7 @@ class Evaluator:
             return None
         self._model.template.eval()
         starts = range(0, len(samples), self._batch)
-        # Each batch has its place, and they are added up at the end: in the same order whoever computed them.
+        # One place for each batch, summed at the end: in the same order for any number of workers.
         sums = torch.zeros(len(starts), 2, len(vectors), dtype=torch.float64, device=vectors.device)
         with torch.no_grad():
             for number in range(group.rank, len(starts), group.size):
@@ -120,7 +123,7 @@ class Evaluator:
 
 
 def consensus_distance(blocks: Callable[[], Iterable[Tensor]], own: range, clients: int, group: Group = ALONE) -> float:
-    """How far the clients are apart: (1/n) Σ_i ‖x_i − x̄‖². Each worker gives its own clients' rows, in blocks, twice.
+    """The consensus distance (1/n) Σ_i ‖x_i − x̄‖². `blocks` gives the rows of a worker's own clients; called twice.
 
     >>> consensus_distance(lambda: [torch.tensor([[0.0, 1.0], [2.0, 1.0]])], range(2), clients=2)
     1.0

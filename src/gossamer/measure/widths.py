@@ -1,4 +1,4 @@
-"""How much room a model needs for each sample that passes through it."""
+"""The memory that a model needs for each sample."""
 
 from contextlib import suppress
 from typing import Any
@@ -12,7 +12,7 @@ from gossamer.system.torch_private import tree_leaves
 
 
 class _Sizes(TorchFunctionMode):
-    """Keeps how many numbers each function returns."""
+    """Records how many numbers each torch function returns."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,10 +25,10 @@ class _Sizes(TorchFunctionMode):
 
 
 def widest(model: VectorModel, inputs: Tensor) -> int:
-    """The most numbers that a function in the model returns for one sample: what grows when there are more samples.
+    """The most numbers per sample that a function in the model returns.
 
-    `inputs` are four samples at least. Where the model does something else with half of them, or cannot take so few,
-    only the inputs count.
+    `inputs` are at least four samples. For a model that calls other functions on half of them, or fails on so few, the
+    size of one input is returned.
 
     >>> from torch import nn
     >>> widest(VectorModel(nn.Sequential(nn.Linear(3, 50), nn.Linear(50, 2))), torch.zeros(4, 3))
@@ -36,7 +36,7 @@ def widest(model: VectorModel, inputs: Tensor) -> int:
     """
     less = inputs[: len(inputs) // 2]
     found = [inputs[0].numel()]
-    with suppress(Exception), torch.no_grad():  # it may raise whatever it likes; what matters will be told elsewhere
+    with suppress(Exception), torch.no_grad():  # an error of the model is reported where the model is used
         with _Sizes() as few:
             model(model.initial, less)
         with _Sizes() as many:

@@ -1,4 +1,4 @@
-"""What a run leaves behind."""
+"""The run folder: metrics, checkpoints, models, and how the run ended."""
 
 from gossamer.runs.folder import RunFolder
 

@@ -1,7 +1,7 @@
-"""Checkpoints: every client's state after a round, in safetensors files that can tell whether they are whole.
+"""Checkpoints: every client's state after a round, in safetensors files that carry a digest of their contents.
 
-Each worker writes the rows of its own clients, and says in the file which they are. A checkpoint is whole when its
-files cover all clients, however many workers wrote them; it is read row by row, by however many there are then.
+Each worker writes one shard, the rows of its own clients. A checkpoint is whole if its shards cover all clients; it can
+be read by another number of workers than wrote it.
 """
 
 import hashlib
@@ -20,10 +20,10 @@ from torch import Tensor
 from gossamer.errors import RunFolderError
 from gossamer.runs.files import replace_file
 
+#: Checkpoints kept: the newest, and the one before it in case the newest turns out damaged.
 KEEP = 2
-"""Checkpoints kept: the newest, and the one before it in case the newest turns out damaged."""
 
-#: Rows are hashed and read in pieces of about so many bytes, so that a large file needs no second place in memory.
+#: Rows are hashed and read in pieces of about this many bytes, so that a large file is not held in memory.
 PIECE = 64 << 20
 
 #: The names of safetensors for the types that a state may have.
@@ -34,23 +34,23 @@ DTYPES = {
 
 
 class DamagedCheckpoint(RunFolderError):
-    """A checkpoint that cannot be used, with the reason."""
+    """A checkpoint cannot be used; the message has the reason."""
 
 
 class CheckpointShard(NamedTuple):
-    """One file of a checkpoint: the rows of some clients after `round` rounds, of the experiment with this digest."""
+    """One file of a checkpoint: the state of some clients after a round."""
 
     path: Path
     round: int
+    #: The digest of the experiment.
     experiment: str
     clients: range
 
 
 def shard_path(folder: Path, round: int, clients: range, total: int) -> Path:
-    """Where a worker writes its clients' rows."""
-    whole = len(clients) == total
-    who = "" if whole else f"-clients-{clients.start}-{clients.stop - 1}"
-    return folder / f"round-{round:06d}{who}.safetensors"
+    """The file of the clients' rows of one worker."""
+    some = "" if len(clients) == total else f"-clients-{clients.start}-{clients.stop - 1}"
+    return folder / f"round-{round:06d}{some}.safetensors"
 
 
 def save_shard(folder: Path, round: int, experiment: str, clients: range, total: int, state: dict[str, Tensor]) -> Path:
@@ -62,7 +62,7 @@ def save_shard(folder: Path, round: int, experiment: str, clients: range, total:
 
 
 def drop_round(folder: Path, round: int) -> None:
-    """Delete what an earlier try at a round has left, perhaps of another number of workers."""
+    """Delete the shards of a round from an earlier attempt, which may have had another number of workers."""
     for path in folder.glob(f"round-{round:06d}*.safetensors"):
         path.unlink(missing_ok=True)
 
@@ -83,7 +83,7 @@ def checkpoint_paths(folder: Path) -> list[list[Path]]:
 
 
 def read_shards(paths: list[Path], total: int) -> list[CheckpointShard]:
-    """The files of one checkpoint, which must cover all clients once; else `DamagedCheckpoint`."""
+    """The shards of one checkpoint; raises `DamagedCheckpoint` unless they cover every client once."""
     shards = sorted((_read_head(path) for path in paths), key=lambda shard: shard.clients.start)
     covered = 0
     for shard in shards:
@@ -96,7 +96,7 @@ def read_shards(paths: list[Path], total: int) -> list[CheckpointShard]:
 
 
 def load_rows(shards: list[CheckpointShard], own: range, state: dict[str, Tensor]) -> None:
-    """Fill the rows of some clients from the files that hold them. Each file is checked against its digest first."""
+    """Load the rows of some clients. The digest of each file that holds some of them is checked first."""
     for shard in shards:
         first, last = max(shard.clients.start, own.start), min(shard.clients.stop, own.stop)
         if first >= last:
@@ -112,16 +112,16 @@ def load_rows(shards: list[CheckpointShard], own: range, state: dict[str, Tensor
 
 
 def shapes_in(shard: CheckpointShard) -> dict[str, tuple[tuple[int, ...], str]]:
-    """The shape of one client's tensors in a file, and their types."""
+    """Shape and type of each tensor of one client in a shard."""
     with _opened(shard.path) as file:
         return {name: (tuple(file.get_slice(name).get_shape()[1:]), file.get_slice(name).get_dtype())
                 for name in file.keys()}  # noqa: SIM118  # not a mapping  # fmt: skip
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], about: dict[str, str]) -> None:
-    """A safetensors file that carries the digest of its own contents.
+    """Write a safetensors file with the digest of its contents.
 
-    Written straight from the tensors: the library's own writer first makes a copy of everything in memory.
+    It is written straight from the tensors: the library's own writer first copies everything in memory.
     """
     ready = {name: value.detach().contiguous() for name, value in sorted(tensors.items())}
     header: dict[str, Any] = {"__metadata__": {**about, "digest": _digest(about, ready)}}
@@ -158,7 +158,7 @@ def load_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 
 
 def check_digest(path: Path, file: Any) -> None:
-    """Refuse a file whose contents are not what was written."""
+    """Raise `DamagedCheckpoint` if the contents of a file do not match its digest."""
     about = dict(file.metadata() or {})
     said = about.pop("digest", None)
     hasher = _hasher(about)
@@ -179,7 +179,7 @@ def check_digest(path: Path, file: Any) -> None:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """A safetensors file, with whatever is wrong with it said in our words."""
+    """Open a safetensors file; an error while it is read becomes a `DamagedCheckpoint`."""
     try:
         with safe_open(path, framework="pt") as file:
             yield file
@@ -214,7 +214,7 @@ def _hasher(about: dict[str, str]) -> Any:
 
 
 def _bytes_of(value: Tensor) -> Iterator[memoryview]:
-    """A contiguous tensor's bytes, from whichever device, in pieces."""
+    """The bytes of a contiguous tensor on any device, in pieces."""
     flat = value.reshape(-1)
     length = max(1, PIECE // value.element_size())
     for start in range(0, flat.numel(), length):

@@ -1,4 +1,4 @@
-"""Writing so that a kill, a crash or a full disk never leaves half a file where a whole one was."""
+"""Files that are written whole or not at all, also if the process is killed or the disk is full."""
 
 import os
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from gossamer.errors import RunFolderError
 
 
 def replace_file(path: Path, write: Callable[[Path], None]) -> None:
-    """Have `write` fill a file beside `path`, make sure it is on disk, then put it in place at once."""
+    """Write a file beside `path`, sync it to disk, then rename it to `path`."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         write(aside)
@@ -17,7 +17,7 @@ def replace_file(path: Path, write: Callable[[Path], None]) -> None:
             os.fsync(file.fileno())
         aside.replace(path)
     except BaseException as error:
-        with suppress(OSError):  # it may never have come to be
+        with suppress(OSError):  # it may not exist
             aside.unlink()
         if isinstance(error, OSError):
             raise cannot_write(path, error) from error
@@ -25,7 +25,7 @@ def replace_file(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it."""
+    """Make a folder and its parents."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -42,7 +42,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Make sure that what was appended to a file is on disk."""
+    """Sync a file to disk."""
     try:
         with path.open("rb+") as file:
             os.fsync(file.fileno())
@@ -51,7 +51,7 @@ def sync(path: Path) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add one line to a file; if it does not fit on the disk, the file is left as it was."""
+    """Append one line to a file; on a full disk the file is left as it was."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:

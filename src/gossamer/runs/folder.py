@@ -1,4 +1,4 @@
-"""The run folder: everything a run leaves behind, and everything needed to go on with it.
+"""The run folder: the results of a run, and everything that is needed to resume it.
 
 experiment.toml     the experiment, every key spelled out
 environment.json    the version of this format, the versions of the packages, the commit, how the clients were run
@@ -52,7 +52,7 @@ STOPPED = "stopped.json"
 
 
 class RunFolder:
-    """A run on disk."""
+    """The folder of one run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -62,7 +62,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from writing to the same run; the system opens the lock if this one dies."""
+        """Lock the run against other processes; the system releases the lock if this process dies."""
         file = self.path / ".lock"
         lock = FileLock(file)
         try:
@@ -79,11 +79,11 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, experiment_toml: str, engine: dict[str, Any] | None = None) -> "RunFolder":
-        """A new run folder; one that holds a run already is refused, never overwritten."""
+        """Make a new run folder; a folder that holds a run is refused, never overwritten."""
         folder = cls(path)
         try:
             (path / EXPERIMENT).exists()
-        except OSError as error:  # a name that no file system takes
+        except OSError as error:  # for example a name that is too long
             raise cannot_write(path, error) from error
         if (path / EXPERIMENT).exists():
             finished = (path / FINAL).exists()
@@ -102,7 +102,7 @@ class RunFolder:
             )
             write_text(path / EXPERIMENT, experiment_toml)  # last: its presence makes the folder a run
         except BaseException:
-            if path.is_dir():  # nothing was in it before, and half a run folder would only be in the way of the next
+            if path.is_dir():  # it was empty before, and half a run folder would block the next run
                 shutil.rmtree(path, ignore_errors=True)
             raise
         return folder
@@ -140,7 +140,7 @@ class RunFolder:
 
     @property
     def how_to_go_on(self) -> str:
-        """What goes on with an unfinished run."""
+        """The command that continues an unfinished run."""
         if self.peer is not None:
             return f"'gossamer peer' with the kit of {self.peer}"
         return f"'gossamer resume {self.path}'"
@@ -178,7 +178,7 @@ class RunFolder:
         return metrics, timings
 
     def record(self, metrics: dict[str, Any], timings: dict[str, Any]) -> None:
-        """Add a round's line to both files."""
+        """Append a round to the metrics and the timings."""
         append_line(self.metrics, to_json(metrics))
         append_line(self.timings, to_json(timings))
 
@@ -190,10 +190,10 @@ class RunFolder:
             make_folder(self.checkpoints)
             drop_round(self.checkpoints, round)
             if self.metrics.exists():
-                sync(self.metrics)  # first: a checkpoint without the rounds before it could not be resumed from
+                sync(self.metrics)  # first: a checkpoint cannot be resumed without the rounds before it
         group.barrier()
         save_shard(self.checkpoints, round, digest, own, clients, state)
-        group.barrier()  # nobody drops an older one before everyone has written
+        group.barrier()  # older checkpoints are deleted after every worker has written its shard
         if group.first:
             drop_old(self.checkpoints)
 
@@ -206,10 +206,10 @@ class RunFolder:
         group: Group,
         say: Callable[[str], None],
     ) -> int:
-        """Fill the state of a worker's own clients from the newest checkpoint that is whole, and give its round.
+        """Load the state of a worker's own clients from the newest whole checkpoint; gives its round.
 
-        A damaged one is reported and the one before it is used. Without any, the round is 0, and the state is to be
-        made anew.
+        A damaged checkpoint is reported with `say`, and the one before it is tried. Without any the round is 0, and the
+        state may be half loaded.
         """
         checkpoints = checkpoint_paths(self.checkpoints)
         for paths in checkpoints:
@@ -243,7 +243,7 @@ class RunFolder:
                 )
 
     def rewind(self, round: int) -> None:
-        """Drop every line after `round`, a last line that a kill cut short, and the marks of an earlier end."""
+        """Delete all rounds after `round`, an incomplete last line, and the files that say that the run has ended."""
         for name in (STOPPED, FINAL):
             (self.path / name).unlink(missing_ok=True)
         for path in (self.metrics, self.timings):
@@ -251,7 +251,7 @@ class RunFolder:
             write_text(path, "".join(to_json(line) + "\n" for line in kept))
 
     def save_model(self, name: str, parameters: dict[str, Tensor], round: int) -> None:
-        """The averaged model, by its parameters' names: readable by anything that reads safetensors."""
+        """Save the averaged model, by the names of its parameters."""
         tensors = {key: value.detach().cpu().contiguous().clone() for key, value in parameters.items()}
         save_tensors(self.path / name, tensors, {"round": str(round)})
 
@@ -265,7 +265,7 @@ class RunFolder:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a JSON-lines file; what a kill cut short is left out."""
+    """The lines of a JSON-lines file up to the first that is incomplete."""
     if not path.exists():
         return []
     lines = []
@@ -281,7 +281,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def to_json(values: dict[str, Any]) -> str:
-    """One line of JSON; numbers that are not finite become null, which every reader takes for "missing"."""
+    """One line of JSON; numbers that are not finite become null."""
     clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
     return json.dumps(clean)
 
