@@ -1,5 +1,6 @@
 """Small learning problems that tests run methods on: real gradients, float64, a few parameters."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,11 @@ def engine(method: Any, graph: Any, dataset: Dataset, chunk: int | None = None, 
     )
     training = prepare(experiment).training
     return Stacked(training, choose_plan(training, PlanOverrides(chunk)))
+
+
+def without_learning(engine: Stacked) -> Stacked:
+    """The same engine with a learning rate of zero: a round is mixing alone."""
+    return Stacked(replace(engine.training, lr=0.0), engine.plan)
 
 
 def play(engine: Stacked, rounds: int = 3) -> Tensor:

@@ -1,6 +1,5 @@
 """Laws of push-sum: mass is conserved, ratios agree, and on regular graphs it is plain averaging."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from gossamer.methods import (
     DFedSGPSM,
     OverlapSGP,
 )
-from problems import Weights, engine, full_gradient, methods_under, metropolis, play, samples
+from problems import Weights, engine, full_gradient, methods_under, metropolis, play, samples, without_learning
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
 law = settings(max_examples=6, deadline=None)
@@ -46,8 +45,7 @@ def test_i2_mass_is_conserved_and_the_ratios_agree(name: str, n: int, seed: int)
     """Directed graphs with unequal in-degrees, no gradients: totals stay, weights stay positive, the z_i meet."""
     graph = "directed-by-loss" if name == "dfedsgpsm-s" else "directed-random"
     data = samples([4] * n, seed)
-    run = engine(METHODS.build(name), {"name": graph, "neighbours": 1}, data)
-    run.training = replace(run.training, lr=0.0)
+    run = without_learning(engine(METHODS.build(name), {"name": graph, "neighbours": 1}, data))
     run.state["x"] = torch.from_numpy(np.random.default_rng(seed).normal(size=run.state["x"].shape))
     x, weight = mass(run)
     for t in range(60):
