@@ -31,7 +31,7 @@ from rich.table import Table
 from benchmarks.contender import Contender, options_of
 from benchmarks.workloads import WORKLOADS, Workload
 from gossamer.bench.processor import machine
-from gossamer.engines.steps.compiled import kept_steps
+from gossamer.engines.cache import cache_file
 from gossamer.system.machine import usable_cores
 from gossamer.system.words import counted
 
@@ -81,7 +81,7 @@ class Outcome:
 @contextmanager
 def nothing_kept() -> Iterator[None]:
     """Let engines find out anew how to run: what one found on a busier day must not decide. What was compiled stays."""
-    steps = kept_steps()
+    steps = cache_file("steps").parent
     steps.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "gossamer").mkdir()
