@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.func import vmap
 
 from gossamer.system.torch_private import tree_leaves, tree_map
@@ -20,21 +19,15 @@ class Rows:
     def __init__(self, vectorises: bool = True) -> None:
         self._vectorises = vectorises
 
-    def __call__(self, function: Callable[..., Any], in_dims: Any = 0) -> Callable[..., Any]:
-        """The function on rows; `in_dims`, as those of `vmap`, are 0 for every tensor."""
-
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def on_rows(*stacked: Any) -> Any:
             if self._vectorises:
                 try:
-                    return vmap(function, in_dims=in_dims)(*stacked)
+                    return vmap(function)(*stacked)
                 except Exception:  # of a user's method; what is not the fault of `vmap` is raised again below
                     self._vectorises = False
-            clients = next(len(value) for value in tree_leaves(stacked) if isinstance(value, Tensor))
-            each = [function(*tree_map(lambda value, i=i: _row(value, i), stacked)) for i in range(clients)]
+            clients = len(tree_leaves(stacked)[0])
+            each = [function(*tree_map(lambda rows, i=i: rows[i], stacked)) for i in range(clients)]
             return tree_map(lambda *values: torch.stack(values), *each)
 
         return on_rows
-
-
-def _row(value: Any, number: int) -> Any:
-    return value[number] if isinstance(value, Tensor) else value

@@ -26,7 +26,7 @@ from gossamer.system.allocator import keep_freed_memory, trim_freed_memory
 from gossamer.system.sums import sum_rows
 from gossamer.system.threads import on_threads
 from gossamer.training import Training, count_gradients
-from gossamer.training.rounds import client_dims, client_round, stacked_round
+from gossamer.training.rounds import client_round, over_clients, stacked_round
 from gossamer.training.steps import full_gradient
 from gossamer.workers import ALONE, Group, balanced_ranges
 
@@ -323,7 +323,7 @@ class Stacked:
             clients = np.arange(self.own.start + rows.start, self.own.start + rows.stop)
             round = stacked_round(self.training, clients, index)
             parts = ({name: value[rows] for name, value in values.items()} for values in (state, messages))
-            yield rows, self._on_rows(receive, in_dims=(0, 0, client_dims(round)))(*parts, round)
+            yield rows, over_clients(self._on_rows, receive, round)(*parts)
 
     def _check(self, function: str, what: str, usual: Any, found: Any, index: int) -> None:
         """Refuse a state or message of another shape: the first step was checked, a later one may differ."""

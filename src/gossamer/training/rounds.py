@@ -1,6 +1,6 @@
 """A round as its clients know it: of one client, or stacked for several."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import itemgetter
 from typing import Any
 
@@ -11,6 +11,9 @@ from torch import Tensor
 from gossamer.methods import Round
 from gossamer.randomness import Purpose, generator
 from gossamer.training.training import Training
+
+#: Makes a function of one client a function of rows.
+Mapping = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def stacked_round(work: Training, clients: np.ndarray, index: int, opening: bool = False) -> Round:
@@ -52,16 +55,31 @@ def client_round(work: Training, client: int, index: int, opening: bool = False)
 
 def first_of(round: Round) -> Round:
     """The first client's part of a stacked round."""
-    return map_tensors(round, itemgetter(0))
+    return with_tensors(round, map(itemgetter(0), tensors_of_round(round)))
 
 
-def map_tensors(round: Round, function: Callable[[Tensor], Tensor]) -> Round:
-    """A round with a function applied to each of its tensors."""
-    noise = None if round.noise is None else function(round.noise)
-    steps, degree, own_weight = function(round.steps), function(round.degree), function(round.own_weight)
-    return round._replace(steps=steps, degree=degree, own_weight=own_weight, noise=noise)
+def tensors_of_round(round: Round) -> tuple[Tensor, ...]:
+    """The tensors of a round, which differ between clients."""
+    tensors = round.steps, round.degree, round.own_weight
+    return tensors if round.noise is None else (*tensors, round.noise)
 
 
-def client_dims(round: Round) -> Any:
-    """The `in_dims` of `vmap` for a stacked round: its tensors are mapped over, the rest is not."""
-    return Round(None, None, None, 0, 0, 0, None, None if round.noise is None else 0)  # type: ignore[arg-type]
+def with_tensors(round: Round, tensors: Iterable[Tensor]) -> Round:
+    """A round with other tensors, in the order of `tensors_of_round`."""
+    steps, degree, own_weight, *noise = tensors
+    return Round(round.number, round.rounds, round.lr, steps, degree, own_weight, round.participation, *noise)
+
+
+def over_clients(mapping: Mapping, function: Callable[..., Any], round: Round) -> Callable[..., Any]:
+    """A function of the rows of several clients, from one of a single client whose last argument is the round.
+
+    `mapping` is `vmap`, or does the same. It is given the tensors of the stacked round alone, since `vmap` takes 30 µs
+    longer for a whole round.
+    """
+
+    def one_client(*arguments: Any) -> Any:
+        *given, tensors = arguments
+        return function(*given, with_tensors(round, tensors))
+
+    mapped = mapping(one_client)
+    return lambda *rows: mapped(*rows, tensors_of_round(round))

@@ -28,7 +28,7 @@ from gossamer.system.allocator import keep_freed_memory
 from gossamer.system.threads import on_threads
 from gossamer.system.words import counted
 from gossamer.training import Training
-from gossamer.training.rounds import client_dims
+from gossamer.training.rounds import over_clients
 from gossamer.workers import ForkFailed, run_in_fork
 
 #: Seconds of local work from which a measurement pays. It takes a few, most of them to import torch's tracer.
@@ -168,7 +168,7 @@ def try_step(training: Training, clients: np.ndarray) -> Exception | None:
             after, message, _ = runner.run(state, inputs, 1)
             # Each client receives its own message, which has the shapes of what it will receive.
             mixed = {key: message[name] for key, (name, _) in mixes(method.sends, message).items()}
-            received = each(method.receive, in_dims=(0, 0, client_dims(inputs.round)))(after, mixed, inputs.round)
+            received = over_clients(each, method.receive, inputs.round)(after, mixed)
             if wrong := shape_mismatch("state", shapes(state), received):
                 raise ValueError(f"after receive, {wrong}")
             each(method.model)(received)

@@ -12,7 +12,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from operator import itemgetter
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -27,7 +26,7 @@ from gossamer.engines.steps.traced import step_graph, trace_in_fork
 from gossamer.methods import Local, Message, Round, State
 from gossamer.randomness import Purpose, torch_seed
 from gossamer.training import Training
-from gossamer.training.rounds import client_dims, first_of, map_tensors, stacked_round
+from gossamer.training.rounds import first_of, over_clients, stacked_round, tensors_of_round, with_tensors
 from gossamer.training.steps import take_step, with_functions, with_tape
 from gossamer.workers import ForkFailed
 
@@ -82,9 +81,9 @@ class ChunkInputs(NamedTuple):
 
     def split_clients(self) -> Iterator["ChunkInputs"]:
         """The inputs of each client alone."""
-        for place, batches in enumerate(self.batches.split_clients()):
-            row = slice(place, place + 1)
-            yield ChunkInputs(self.clients[row], batches, map_tensors(self.round, itemgetter(row)), self.lr)
+        rows = zip(*(torch.split(tensor, 1) for tensor in tensors_of_round(self.round)), strict=True)
+        for place, (batches, tensors) in enumerate(zip(self.batches.split_clients(), rows, strict=True)):
+            yield ChunkInputs(self.clients[place : place + 1], batches, with_tensors(self.round, tensors), self.lr)
 
 
 class TracedRound(Round):
@@ -155,13 +154,12 @@ class ChunkRunner:
             state, round = _first(state), first_of(round)
             local = method.begin(state, round)
         else:
-            dims = client_dims(round)
-            local = vmap(method.begin, in_dims=(0, dims))(state, round)
+            local = over_clients(vmap, method.begin, round)(state)
         local, losses = self._all_steps(state, local, inputs, round, most)
         if alone:
             after, message = (_as_row(values) for values in method.finish(state, local, round))
         else:
-            after, message = vmap(method.finish, in_dims=(0, 0, dims))(state, local, round)
+            after, message = over_clients(vmap, method.finish, round)(state, local)
         if losses is None:
             trained = inputs.lr.new_full((clients,), torch.nan)
         else:
@@ -222,7 +220,7 @@ class ChunkRunner:
             state, local, batch, round, _ = inputs
             if alone:
                 return one(state, local, batch, round)
-            stacked: tuple[Local, Tensor] = vmap(one, in_dims=(0, 0, 0, client_dims(round)))(*inputs[:4])
+            stacked: tuple[Local, Tensor] = over_clients(vmap, one, round)(state, local, batch)
             return stacked
 
         return _repeated(step, steps)
@@ -230,14 +228,15 @@ class ChunkRunner:
     def _traceable(self, alone: bool, steps: int | None) -> Step:
         """Steps as functions of tensors alone."""
 
-        def one(state: State, local: Local, batch: Batch, round: Round, lr: Tensor) -> tuple[Local, Tensor]:
-            traced = TracedRound(*round._replace(lr=lr))  # type: ignore[arg-type]
-            return take_step(self.training, with_functions, state, local, batch, traced)
+        def one(state: State, local: Local, batch: Batch, round: Round) -> tuple[Local, Tensor]:
+            return take_step(self.training, with_functions, state, local, batch, TracedRound(*round))
 
         def step(inputs: StepInputs) -> tuple[Local, Tensor]:
+            state, local, batch, round, lr = inputs
+            round = round._replace(lr=lr)  # type: ignore[arg-type]
             if alone:
-                return one(*inputs)
-            stacked: tuple[Local, Tensor] = vmap(one, in_dims=(0, 0, 0, client_dims(inputs.round), None))(*inputs)
+                return one(state, local, batch, round)
+            stacked: tuple[Local, Tensor] = over_clients(vmap, one, round)(state, local, batch)
             return stacked
 
         return _repeated(step, steps)
