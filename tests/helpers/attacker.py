@@ -69,9 +69,9 @@ class Attacker:
         self.answer: Callable[[], bytes] = lambda: wire.Receipt(verdict=wire.ACCEPTED).SerializeToString()
         self.channels: dict[int, grpc.Channel] = {}
         self._server = grpc.server(futures.ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
-        hello = wire.Hello(version="0", network=self.kit.roster.digest, round=1 << 60).SerializeToString()
+        self.hello = wire.Hello(version="0", network=self.kit.roster.digest, round=1 << 60)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {
-            "Greet": grpc.unary_unary_rpc_method_handler(lambda request, context: hello),
+            "Greet": grpc.unary_unary_rpc_method_handler(lambda request, context: self.hello.SerializeToString()),
             "Deliver": grpc.stream_unary_rpc_method_handler(self._deliver),
         }),))  # fmt: skip
         own = grpc.ssl_server_credentials([(self.kit.key, self.kit.certificate)], self.kit.authority, True)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from attacker import experiment
-from gossamer.errors import RunFolderError
+from gossamer.errors import GossamerError, RunFolderError
 from gossamer.peers.peer import Peer
 from gossamer.peers.replay import replay_kits
 from gossamer.peers.store.journal import Journal
@@ -187,3 +187,34 @@ def test_a_damaged_inbox(which: str, refused: bool, networks: dict[str, list[Pat
     assert log[-1]["event"] == "lost letter"
     assert peer.progress.done == 3
     release([peer])
+
+
+@pytest.mark.parametrize(("method", "late"), [("dfedavg", "wait"), ("dfedavg", "reweigh"), ("sgp", "reweigh")])
+def test_an_older_copy_of_the_run_folder_is_refused_with_what_to_do(method: str, late: str, tmp_path: Path) -> None:
+    """Its neighbours have mixed letters that the copy knows nothing of: what it would send now contradicts them."""
+    described = experiment(method, local_steps=None if method == "sgp" else 1).but(rounds=12)
+    kits = make_kits(tmp_path, described, late=late, patience=0.3)
+    peers = make_peers(kits)
+
+    async def run() -> None:
+        others = [asyncio.create_task(peer.run()) for peer in peers[1:]]
+        for stop, folder in ((2, "older"), (6, "newer")):
+            running = asyncio.create_task(peers[0].run())
+            while peers[0].progress.done < stop:
+                await asyncio.sleep(0.001)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            shutil.copytree(kits[0] / "run", tmp_path / folder)
+            peers[0] = make_peers(kits[:1])[0]
+        release(peers[:1])
+        (kits[0] / "run").rename(tmp_path / "away")
+        shutil.copytree(tmp_path / "older", kits[0] / "run")
+        with pytest.raises(GossamerError, match="this folder is an older copy: put back the folder as it was"):
+            await make_peers(kits[:1])[0].run()
+        shutil.rmtree(kits[0] / "run")
+        shutil.copytree(tmp_path / "newer", kits[0] / "run")  # of the last round, but with an older process number
+        peers[0] = make_peers(kits[:1])[0]
+        await asyncio.gather(peers[0].run(), *others)
+
+    asyncio.run(asyncio.wait_for(run(), SECONDS))
+    assert peers[0].progress.done == 12

@@ -152,6 +152,7 @@ class Gossip:
         return wire.Header(
             network=self.progress.network,
             version=self.progress.version,
+            code=self.progress.code_digest,
             process=self.progress.process,
             kind=kind,  # type: ignore[arg-type]
             step=step,

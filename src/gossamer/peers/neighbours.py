@@ -2,18 +2,19 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from gossamer.errors import GossamerError
+from gossamer.peers.identity.code import different_parts
 from gossamer.peers.identity.kit import Kit
 from gossamer.peers.ledger import MassLedger
 from gossamer.peers.pace import Pace
 from gossamer.peers.progress import PeerProgress
 from gossamer.peers.report import Log
-from gossamer.peers.store.journal import TwoProcesses
+from gossamer.peers.store.journal import TwoProcesses, write_process_number
 from gossamer.peers.store.mailbox import Mailbox
 from gossamer.peers.wire import wire_pb2 as wire
 from gossamer.peers.wire.faults import Faults
@@ -25,16 +26,27 @@ REMIND = 10.0
 GRACE = 3.0
 #: Seconds in which another neighbour may accept a letter after one has refused it, before the peer gives up.
 DOUBT = 1.0
+#: The most starts that a neighbour may know of and this peer's run folder may not.
+MOST_AHEAD = 1000
+#: Characters of a reason that are logged: some of it may come from others.
+LONGEST = 300
 #: Seconds that a peer may take to answer a greeting.
 GREETING = 2.0
 
 
 class Neighbours:
-    """All other peers. `waits`: whether no step is mixed without their letters."""
+    """All other peers. `waits`: whether no step is mixed without their letters.
+
+    `last_sent` is the last gossip step of which the run `folder` of this peer may have sent something at its start,
+    and `receivers` are the peers to which it sends in the steps after that.
+    """
 
     def __init__(
         self,
         kit: Kit,
+        folder: Path,
+        last_sent: int,
+        receivers: Collection[int],
         progress: PeerProgress,
         mailbox: Mailbox,
         ledger: MassLedger,
@@ -44,6 +56,9 @@ class Neighbours:
     ) -> None:
         self._kit, self._progress, self._mailbox, self._ledger, self._log = kit, progress, mailbox, ledger, log
         self._waits, self._faults = waits, faults
+        self._folder, self._last_sent, self._receivers = folder, last_sent, receivers
+        self._answers: dict[int, wire.Hello] = {}  # to the last greeting
+        self._other_code: set[int] = set()  # peers that have greeted with other code of the user's parts
         self._patience = kit.roster.exchange.patience
         others = [number for number in range(len(kit.roster.members)) if number != kit.number]
         self._paces = {j: Pace(self._patience) for j in others}
@@ -110,6 +125,8 @@ class Neighbours:
             if now - reminded >= REMIND:
                 reminded = now
                 self._log("waiting", step=step, for_peers=[*map(self._name, missing)], seconds=round(now - began, 1))
+                await asyncio.gather(*(self._meet(self.links[j]) for j in missing))
+                self._check_agreement()
             # The limit depends on the senders that are left, so it is computed again after each arrival.
             await self._mailbox.wait(partial(_any, settled, missing), min(left, REMIND))
         heard = [j for j in senders if here(j)]
@@ -130,7 +147,7 @@ class Neighbours:
     async def _probe(self, link: Link) -> None:
         """Greet a silent neighbour: a peer that sends it nothing would not notice that it is unreachable."""
         with suppress(Exception):  # counted by the link
-            answer = await link.greet(self._progress.hello(), GREETING)
+            answer = await link.greet(self._progress.hello(link.number), GREETING)
             self._progress.note_round(link.number, answer.round)
 
     def _is_alive(self, j: int) -> bool:
@@ -141,29 +158,68 @@ class Neighbours:
 
     async def greet(self) -> None:
         """Greet all peers; those that do not answer are met later."""
-        same: dict[str, bool] = {}
+        await asyncio.gather(*map(self._meet, self.links.values()))
+        self._check_agreement()
+        known = max((hello.known_process for hello in self._answers.values() if self._is_same(hello)), default=0)
+        ours = self._progress.process
+        if ours.number <= known <= ours.number + MOST_AHEAD:  # an older copy of the folder, of the same round
+            ours.number = known + 1
+            write_process_number(self._folder, ours.number)
 
-        async def meet(link: Link) -> None:
-            name = link.member.name
-            try:
-                answer = await link.greet(self._progress.hello(), GREETING)
-            except Exception as error:
-                self._log("not there yet", neighbour=name, reason=str(link.last_error or error))
-                return
-            same[name] = answer.network == self._progress.network
-            if not same[name]:
-                self._log("other network", neighbour=name)
-            elif answer.version != self._progress.version:
-                self._log("other version", neighbour=name, theirs=answer.version[:20], ours=self._progress.version)
-            self._progress.note_round(link.number, answer.round)
+    def _is_same(self, hello: wire.Hello) -> bool:
+        return hello.network == self._progress.network
 
-        await asyncio.gather(*map(meet, self.links.values()))
-        if same and not any(same.values()):
-            self._give_up(self._failures(" and ".join(same))["another network"])
+    async def _meet(self, link: Link) -> None:
+        """Exchange greetings with a peer, and note what it disagrees about."""
+        name, ours = link.member.name, self._progress
+        try:
+            answer = await link.greet(ours.hello(link.number), GREETING)
+        except Exception as error:
+            self._log("not there yet", neighbour=name, reason=str(link.last_error or error))
+            return
+        self._answers[link.number] = answer
+        if answer.network != ours.network:
+            self._log("other network", neighbour=name)
+        elif answer.version != ours.version:
+            self._log("other version", neighbour=name, theirs=answer.version[:20], ours=ours.version)
+        elif parts := different_parts(ours.code, answer.code):
+            self._log("other code", neighbour=name, parts=", ".join(parts)[:LONGEST])
+        ours.note_round(link.number, answer.round)
+
+    def _check_agreement(self) -> None:
+        """Give up if all peers that have answered disagree with this one."""
+        answers, ours = self._answers, self._progress
+        if not answers:
+            return
+        others = " and ".join(self._name(j) for j in sorted(answers))
+        same = {j: answer for j, answer in answers.items() if self._is_same(answer)}
+        if not same:
+            self._give_up(self._failures(others)["another network"])
+        elif all(answer.version == ours.version and dict(answer.code) != ours.code for answer in same.values()):
+            self._give_up(self._failures(" and ".join(map(self._name, sorted(same))))["another code"])
+        # Peers that have letters of later steps than this folder can have sent: it is older, or not the only one.
+        sent = max(self._last_sent, ours.next_step)
+        heard = [
+            answer.heard if answer.HasField("heard") else sent for j, answer in same.items() if j in self._receivers
+        ]
+        if heard and min(heard) > sent:
+            self._give_up(self._older_folder(sent, min(heard)))
+
+    def _older_folder(self, sent: int, heard: int) -> GossamerError:
+        return TwoProcesses(
+            f"{self._folder}: has sent letters up to step {sent} at most, but others have letters of this peer up to "
+            f"step {heard}. Either another process runs with this kit (One kit is for one process: stop one of them), "
+            "or this folder is an older copy: put back the folder as it was when this peer last ran. If there is none, "
+            "this peer cannot take part again: start the network anew."
+        )
 
     def greeted(self, sender: int, hello: wire.Hello) -> None:
         """Handle the greeting of another peer."""
-        if hello.network == self._progress.network and sender in self.links:
+        parts = different_parts(self._progress.code, hello.code) if self._is_same(hello) else []
+        if parts and sender not in self._other_code:  # once: a caller may greet as often as it likes
+            self._other_code.add(sender)
+            self._log("other code", neighbour=self._name(sender), parts=", ".join(parts)[:LONGEST])
+        if self._is_same(hello) and sender in self.links:
             self.links[sender].finished = hello.finished
             self.links[sender].wake()
 
@@ -184,7 +240,7 @@ class Neighbours:
     async def _still_needs_us(self, link: Link) -> bool:
         """Report this peer's round to another one; return whether the other has not finished, as far as is known."""
         try:
-            await link.greet(self._progress.hello(), GREETING)
+            await link.greet(self._progress.hello(link.number), GREETING)
         except Exception:  # counted by the link
             return link.down_for() < GRACE
         return not link.finished
@@ -199,7 +255,7 @@ class Neighbours:
                 self._log("strange receipt", neighbour=link.member.name, reason=str(error))
         self._accepts[link.number] = receipt.verdict != wire.REFUSED
         if receipt.verdict == wire.REFUSED:
-            self._log("was refused", neighbour=link.member.name, step=step, reason=receipt.reason[:300])
+            self._log("was refused", neighbour=link.member.name, step=step, reason=receipt.reason[:LONGEST])
             for reason, failure in self._failures(link.member.name).items():
                 if receipt.reason.startswith(reason):
                     asyncio.get_running_loop().call_later(DOUBT, self._give_up_unless_accepted, failure)
@@ -216,11 +272,21 @@ class Neighbours:
                 f"{self._kit.name}: {other} runs another network file. Give every peer the kit of the same 'gossamer "
                 "network create'."
             ),
+            "another code": GossamerError(
+                f"{self._kit.name}: {other} runs other code of {self._different_parts()}. Install the same code "
+                "everywhere, then start again."
+            ),
             "another version": GossamerError(
                 f"{self._kit.name}: {other} runs another version of Gossamer than {self._progress.version}. Install "
                 "the same one everywhere."
             ),
         }
+
+    def _different_parts(self) -> str:
+        """The parts of the experiment whose code differs from that of some peer."""
+        ours = self._progress.code
+        found = {part for answer in self._answers.values() for part in different_parts(ours, answer.code)}
+        return ", ".join(f"'{part[:LONGEST]}'" for part in sorted(found)[:8]) or ", ".join(f"'{part}'" for part in ours)
 
     def _give_up_unless_accepted(self, error: GossamerError) -> None:
         """A single neighbour cannot stop a peer whose letters others accept."""

@@ -20,6 +20,7 @@ import torch
 from gossamer.errors import DivergenceError, RunFolderError
 from gossamer.methods import Operator
 from gossamer.peers.gossip import Gossip
+from gossamer.peers.identity.code import code_digests
 from gossamer.peers.identity.kit import Kit
 from gossamer.peers.ledger import MassLedger, parcel_of
 from gossamer.peers.losses import Losses
@@ -41,8 +42,10 @@ from gossamer.peers.wire.service import Service
 from gossamer.system.allocator import trim_freed_memory
 from gossamer.training import Client, Training
 
+#: Gossip steps in which the receivers of a graph that changes are looked for.
+LOOK_AHEAD = 16
 #: The remedy for a damaged file that a peer cannot run without.
-PUT_BACK = "Put back a copy of this folder; if there is none, the network has to be started anew."
+PUT_BACK = "Put back a copy of this folder as it was when the peer last ran; if there is none, start the network anew."
 
 
 class Peer:
@@ -68,6 +71,7 @@ class Peer:
             process=wire.Process(number=next_process_number(folder), token=secrets.randbits(64)),
             rounds=training.rounds,
             next_step=-self.format.open_steps,
+            code=code_digests(kit.roster.experiment),
         )
         self.report = Report(kit, training, folder, watch)
         with required_file():
@@ -81,7 +85,12 @@ class Peer:
         training.model.forget_initial()
         self.waits = exchange.late == "wait" or not self.traits.may_miss_messages
         self._resume()
-        self.neighbours = Neighbours(kit, self.progress, self.mailbox, self.ledger, self.report.log, self.waits, faults)
+        self._note_heard()
+        sent = self._last_sent()
+        self.neighbours = Neighbours(
+            kit, folder, sent, self._receivers_after(sent), self.progress, self.mailbox, self.ledger, self.report.log,
+            self.waits, faults,
+        )  # fmt: skip
         admission = Admission(
             training, self.format, self.schedule, self.progress, self.mailbox, self.ledger, self.losses
         )
@@ -231,6 +240,28 @@ class Peer:
             self.report.log("trace cut short", reason=reason)
         self._check_outbox(about["owed"])
         self._check_inbox()
+
+    def _note_heard(self) -> None:
+        """Find the last step of a letter of each other peer: one whose run folder is older than that is told so."""
+        for line in self.journal.lines:
+            for sender, step in {**line.get("heard", {}), **line.get("mass", {})}.items():
+                self.progress.note_heard(int(sender), int(step))
+        for kind in (wire.LETTER, wire.MASS):
+            for sender in self.mailbox.senders(kind):
+                self.progress.note_heard(sender, self.mailbox.steps(kind, sender)[-1])
+
+    def _last_sent(self) -> int:
+        """The last gossip step of which this run folder may have sent something."""
+        letters = [step for step, _ in self.outbox.letters()]
+        mass = [self.ledger.out_edge(receiver).sent for receiver, _ in self.outbox.parcels()]
+        return max([self.progress.next_step - 1, self.journal.ends - 1, *letters, *mass])
+
+    def _receivers_after(self, step: int) -> set[int]:
+        """The peers to which this one sends in the steps after this one."""
+        if self.losses.choose:
+            return set(range(self.training.network.clients)) - {self.number}
+        steps = range(step + 1, min(step + 1 + LOOK_AHEAD, self.training.rounds * self.format.steps))
+        return {receiver for each in steps for receiver in self.schedule.at(each).receivers}
 
     def _check_inbox(self) -> None:
         """Find letters that were lost or damaged while no process ran: their senders do not send them again."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from hashlib import sha256
 from importlib.metadata import version
 
 from gossamer.peers.wire import wire_pb2 as wire
@@ -29,13 +30,30 @@ class PeerProgress:
     finished: bool = False
     #: The last known round of each other peer.
     others: dict[int, int] = field(default_factory=dict)
+    #: The last gossip step of which a letter or mass of each other peer was stored here.
+    heard: dict[int, int] = field(default_factory=dict)
+    #: The number of the last process that sent letters, of each other peer.
+    processes: dict[int, wire.Process] = field(default_factory=dict)
+    #: The digests of the user's own code in the experiment, by part.
+    code: dict[str, str] = field(default_factory=dict)
     version: str = VERSION
 
-    def hello(self) -> wire.Hello:
-        """The answer to a greeting."""
+    def hello(self, peer: int) -> wire.Hello:
+        """A greeting for another peer, or the answer to one."""
         return wire.Hello(
-            version=self.version, network=self.network, process=self.process, round=self.done, finished=self.finished
-        )
+            version=self.version, network=self.network, process=self.process, round=self.done, finished=self.finished,
+            code=self.code, known_process=self.processes[peer].number if peer in self.processes else 0,
+            heard=self.heard.get(peer),
+        )  # fmt: skip
+
+    @property
+    def code_digest(self) -> str:
+        """One digest of all of the user's code; empty without any."""
+        return sha256(repr(sorted(self.code.items())).encode()).hexdigest()[:16] if self.code else ""
+
+    def note_heard(self, peer: int, step: int) -> None:
+        """Record a letter or mass that is stored here."""
+        self.heard[peer] = max(self.heard.get(peer, step), step)
 
     def note_round(self, peer: int, round: int) -> None:
         """Record that a peer has reached this round."""

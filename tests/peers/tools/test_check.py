@@ -100,7 +100,7 @@ def asked(kits: Path, name: str = "bob", patience: float = 5.0) -> str | None:
 
 def test_a_peer_that_is_there(kits: Path, serve: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch) -> None:
     serve(kits / "bob", port(kits, "bob"))
-    same = Hello(check_module.version("gossamer"), open_kit(kits / "alice").roster.digest)
+    same = Hello(check_module.version("gossamer"), open_kit(kits / "alice").roster.digest, {})
     monkeypatch.setattr(check_module, "ask", lambda kit, member: same)
     assert asked(kits) is None
     lines = {line.name: line for line in check_network(kits)}
@@ -232,7 +232,7 @@ def test_a_host_that_does_not_exist(kits: Path) -> None:
 
 def test_what_a_peer_says_of_itself(kits: Path, serve: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch) -> None:
     kit = open_kit(kits / "alice")
-    right = Hello(check_module.version("gossamer"), kit.roster.digest)
+    right = Hello(check_module.version("gossamer"), kit.roster.digest, {})
     assert disagreement(kit, right) is None
     assert "runs version 9.9 of Gossamer" in str(disagreement(kit, right._replace(version="9.9")))
     assert "runs another experiment (abc" in str(disagreement(kit, right._replace(digest="abc")))

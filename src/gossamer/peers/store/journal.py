@@ -95,8 +95,13 @@ def next_process_number(folder: Path) -> int:
             f"{path}: should hold how often this peer was started, a whole number. Write a number into it that is not "
             "smaller than the last 'process' in log.jsonl."
         ) from None
-    write_text(path, str(number))
+    write_process_number(folder, number)
     return number
+
+
+def write_process_number(folder: Path, number: int) -> None:
+    """Keep the number of this process, for the next one."""
+    write_text(folder / "starts", str(number))
 
 
 def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -24,6 +24,7 @@ from gossamer.peers.identity.certificates import (
     server_name,
     valid_until,
 )
+from gossamer.peers.identity.code import code_digests, different_parts
 from gossamer.peers.identity.kit import Kit, KitError, is_kit, kits_in, open_kit
 from gossamer.peers.identity.roster import Member
 from gossamer.peers.wire import tls
@@ -51,6 +52,8 @@ class Hello(NamedTuple):
 
     version: str
     digest: str
+    #: The digests of the user's own code, by part.
+    code: dict[str, str]
 
 
 class PeerCheck(NamedTuple):
@@ -89,7 +92,7 @@ def ask(kit: Kit, member: Member) -> Hello:
             answer: wire.Hello = greet(wire.Hello(version=version("gossamer")), timeout=TIMEOUT)
         except grpc.RpcError as error:
             raise GossamerError(f"it does not answer as a peer does ({describe_failure(error)})") from None
-    return Hello(answer.version, answer.network)
+    return Hello(answer.version, answer.network, dict(answer.code))
 
 
 def check_network(folder: Path) -> list[PeerCheck]:
@@ -163,6 +166,8 @@ def disagreement(kit: Kit, hello: Hello) -> str | None:
         return f"runs another experiment ({hello.digest}, here {kit.roster.digest})"
     if hello.version != (ours := version("gossamer")):
         return f"runs version {hello.version} of Gossamer (here {ours})"
+    if parts := different_parts(code_digests(kit.roster.experiment), hello.code):
+        return f"runs other code of {', '.join(parts)} than is installed here"
     return None
 
 

@@ -49,7 +49,6 @@ class Admission:
         self._clients, self._rounds = training.network.clients, training.rounds
         self._format, self._schedule, self._progress = format, schedule, progress
         self._mailbox, self._ledger, self._losses = mailbox, ledger, losses
-        self._processes: dict[int, wire.Process] = {}
 
     @property
     def largest_header(self) -> int:
@@ -80,6 +79,7 @@ class Admission:
     async def stored(self, sender: int, header: wire.Header) -> None:
         """Record a letter that is now in its place in the mailbox."""
         self._losses.merge(header.losses)
+        self._progress.note_heard(sender, header.step)
         await self._mailbox.arrived(header.kind, sender, header.step)
 
     # Headers
@@ -90,11 +90,15 @@ class Admission:
             raise NotAdmitted("another network: its experiment, peers or policy differ from ours")
         if header.version != ours.version:
             raise NotAdmitted(f"another version: {header.version[:20]!r}, this peer runs {ours.version}")
+        if header.code != ours.code_digest:
+            raise NotAdmitted(
+                "another code: a part of the experiment is the user's own, and its code differs from ours"
+            )
         # Of two processes with one name the one started last is accepted; of two copies of a kit, the first.
-        known = self._processes.get(sender)
+        known = ours.processes.get(sender)
         if known is not None and header.process != known and header.process.number <= known.number:
             raise NotAdmitted("another process speaks for this peer")
-        self._processes[sender] = header.process
+        ours.processes[sender] = header.process
 
     def _check_step(self, sender: int, header: wire.Header) -> None:
         step, kind, steps, next_step = header.step, int(header.kind), self._format.steps, self._progress.next_step

@@ -60,7 +60,7 @@ class Service:
         admission: Admission,
         mailbox: Mailbox,
         log: Callable[..., None],
-        hello: Callable[[], wire.Hello],
+        hello: Callable[[int], wire.Hello],
         greeted: Callable[[int, wire.Hello], None],
         status: Callable[[], dict[str, Any]],
     ) -> None:
@@ -130,7 +130,7 @@ class Service:
             self._greeted(sender, read(wire.Hello, request))
         except Unreadable as refusal:
             self._count(sender, str(refusal))
-        return self._hello()
+        return self._hello(sender)
 
     async def report(self, request: bytes, context: Any) -> wire.Status:
         """Report how this peer is doing."""

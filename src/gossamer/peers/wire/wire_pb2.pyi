@@ -28,18 +28,31 @@ EARLY: Verdict
 REFUSED: Verdict
 
 class Hello(_message.Message):
-    __slots__ = ("version", "network", "process", "round", "finished")
+    __slots__ = ("version", "network", "process", "round", "finished", "code", "known_process", "heard")
+    class CodeEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_PROCESS_FIELD_NUMBER: _ClassVar[int]
+    HEARD_FIELD_NUMBER: _ClassVar[int]
     version: str
     network: str
     process: Process
     round: int
     finished: bool
-    def __init__(self, version: _Optional[str] = ..., network: _Optional[str] = ..., process: _Optional[_Union[Process, _Mapping]] = ..., round: _Optional[int] = ..., finished: _Optional[bool] = ...) -> None: ...
+    code: _containers.ScalarMap[str, str]
+    known_process: int
+    heard: int
+    def __init__(self, version: _Optional[str] = ..., network: _Optional[str] = ..., process: _Optional[_Union[Process, _Mapping]] = ..., round: _Optional[int] = ..., finished: _Optional[bool] = ..., code: _Optional[_Mapping[str, str]] = ..., known_process: _Optional[int] = ..., heard: _Optional[int] = ...) -> None: ...
 
 class Process(_message.Message):
     __slots__ = ("number", "token")
@@ -60,7 +73,7 @@ class Tensor(_message.Message):
     def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Header(_message.Message):
-    __slots__ = ("network", "process", "kind", "step", "base", "tensors", "bytes", "digest", "losses", "version")
+    __slots__ = ("network", "process", "kind", "step", "base", "tensors", "bytes", "digest", "losses", "version", "code")
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -71,6 +84,7 @@ class Header(_message.Message):
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     LOSSES_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
     network: str
     process: Process
     kind: Kind
@@ -81,7 +95,8 @@ class Header(_message.Message):
     digest: bytes
     losses: _containers.RepeatedCompositeFieldContainer[Loss]
     version: str
-    def __init__(self, network: _Optional[str] = ..., process: _Optional[_Union[Process, _Mapping]] = ..., kind: _Optional[_Union[Kind, str]] = ..., step: _Optional[int] = ..., base: _Optional[int] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., bytes: _Optional[int] = ..., digest: _Optional[bytes] = ..., losses: _Optional[_Iterable[_Union[Loss, _Mapping]]] = ..., version: _Optional[str] = ...) -> None: ...
+    code: str
+    def __init__(self, network: _Optional[str] = ..., process: _Optional[_Union[Process, _Mapping]] = ..., kind: _Optional[_Union[Kind, str]] = ..., step: _Optional[int] = ..., base: _Optional[int] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., bytes: _Optional[int] = ..., digest: _Optional[bytes] = ..., losses: _Optional[_Iterable[_Union[Loss, _Mapping]]] = ..., version: _Optional[str] = ..., code: _Optional[str] = ...) -> None: ...
 
 class Loss(_message.Message):
     __slots__ = ("peer", "round", "loss")

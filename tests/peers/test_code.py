@@ -1,0 +1,89 @@
+"""Peers whose code of the user's own parts differs do not train together, and name the part."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from attacker import experiment, until
+from forked import Forked
+from gossamer import Experiment
+from gossamer.peers.identity.code import code_digests, different_parts
+from gossamer.peers.identity.kit import open_kit
+from gossamer.peers.progress import VERSION
+from gossamer.peers.tools.check import Hello, disagreement
+from networks import SECONDS, make_kits
+
+METHOD = """
+import torch
+from gossamer.methods import DFedAvg
+import {helper}
+
+class Mine(DFedAvg):
+    family = "averaging"
+
+    def step(self, state, local, gradient, round):
+        return {{"y": local["y"] - {helper}.scale({factor}) * round.lr * gradient(local["y"])}}
+"""
+
+
+def write(folder: Path, module: str, factor: float = 1.0, scale: str = "factor") -> None:
+    folder.mkdir(exist_ok=True)
+    helper = f"{module}_helper"
+    (folder / f"{module}.py").write_text(METHOD.format(helper=helper, factor=factor))
+    (folder / f"{helper}.py").write_text(f"def scale(factor):\n    return {scale}\n")
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A module of the user's, with a helper of its own."""
+    name = f"lab_{tmp_path.name}".replace("-", "_")
+    write(tmp_path / "alice", name)
+    monkeypatch.chdir(tmp_path / "alice")
+    monkeypatch.syspath_prepend(str(tmp_path / "alice"))
+    yield name
+    for module in (name, f"{name}_helper"):
+        sys.modules.pop(module, None)
+
+
+def described(lab: str) -> Experiment:
+    return experiment(f"{lab}:Mine", clients=2).but(rounds=3)
+
+
+def test_the_digest_covers_the_module_and_what_it_imports_of_the_users(lab: str, tmp_path: Path) -> None:
+    ours = described(lab)
+    first = code_digests(ours)
+    assert list(first) == [f"method {lab}:Mine"]
+    assert code_digests(ours) == first
+    write(tmp_path / "alice", lab, factor=2.0)
+    second = code_digests(ours)
+    write(tmp_path / "alice", lab, factor=2.0, scale="2 * factor")
+    third = code_digests(ours)
+    assert len({str(each) for each in (first, second, third)}) == 3
+    assert different_parts(first, third) == list(first)
+    assert not code_digests(experiment("dfedavg"))  # built-in parts are those of the version
+
+
+def test_peers_with_different_code_end_with_the_name_of_the_part(lab: str, tmp_path: Path) -> None:
+    kits = make_kits(tmp_path, described(lab))
+    write(tmp_path / "bob", lab, scale="3 * factor")
+    alice = Forked(["peer", str(kits[0]), "-q"], tmp_path / "alice", {"OMP_NUM_THREADS": "1"})
+    log = kits[0] / "run/log.jsonl"
+    try:
+        until(lambda: log.exists() and "not there yet" in log.read_text())
+        bob = Forked(["peer", str(kits[1]), "-q"], tmp_path / "bob", {"OMP_NUM_THREADS": "1"})
+        code, _, said = bob.end(SECONDS)
+        assert code == 2, said
+        assert f"p1: p0 runs other code of 'method {lab}:Mine'" in " ".join(said.split())
+        until(lambda: "other code" in log.read_text())  # and alice, who is left alone, says why
+        assert not (kits[0] / "run/metrics.jsonl").exists()
+    finally:
+        alice.kill()
+
+
+def test_check_names_the_part_too(lab: str, tmp_path: Path) -> None:
+    kit = open_kit(make_kits(tmp_path, described(lab))[0])
+    hello = Hello(VERSION, kit.roster.digest, {f"method {lab}:Mine": "0" * 16})
+    assert disagreement(kit, hello) == f"runs other code of method {lab}:Mine than is installed here"
+    assert disagreement(kit, hello._replace(code=code_digests(kit.roster.experiment))) is None
