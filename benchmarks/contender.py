@@ -197,7 +197,7 @@ def main(name: str, role: str, number: int, options: str) -> None:
 
         from gossamer.bench.engine import steps_of_round
         from gossamer.bench.processor import flops_per_sample
-        from gossamer.experiment.preparation import prepare
+        from gossamer.experiment import prepare
         from gossamer.training import count_gradients
 
         torch.set_num_threads(number)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks.workloads import NEVER, WORKLOADS
-from gossamer.experiment.preparation import prepare
+from gossamer.experiment import prepare
 from gossamer.system.machine import usable_cores
 from gossamer.training import Training
 

@@ -39,7 +39,7 @@ from benchmarks.contender import PATH, ROOT
 from benchmarks.run import measured_by, progress
 from gossamer import Experiment
 from gossamer.bench.memory import size_of
-from gossamer.experiment.preparation import prepare
+from gossamer.experiment import prepare
 from gossamer.methods import probe
 from gossamer.peers.data import peer_training
 from gossamer.peers.identity.certificates import server_name

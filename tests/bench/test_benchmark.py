@@ -17,7 +17,7 @@ from gossamer.bench.memory import data_bytes, memory_in_use, state_bytes
 from gossamer.bench.processor import flops_per_sample, matrix_rate
 from gossamer.bench.report import LIMITS
 from gossamer.errors import ExperimentError
-from gossamer.experiment.preparation import prepare
+from gossamer.experiment import prepare
 from gossamer.methods import METHODS
 from gossamer.terminal.bench_view import bench_view
 from gossamer.training import count_gradients

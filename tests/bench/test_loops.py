@@ -5,7 +5,7 @@ import torch
 from benchmarks.workloads import WORKLOADS, loop_of, random_images
 
 from gossamer import simulate
-from gossamer.experiment.preparation import prepare
+from gossamer.experiment import prepare
 
 ROUNDS = 3
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from forked import Forked
 from gossamer import Experiment
-from gossamer.experiment.preparation import prepare
+from gossamer.experiment import prepare
 from gossamer.peers.data import peer_training
 from gossamer.peers.identity.kit import open_kit, write_kits
 from gossamer.peers.identity.roster import Exchange, Member, Roster

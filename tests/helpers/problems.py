@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gossamer import Experiment, per_client
 from gossamer.data import Dataset
 from gossamer.engines import PlanOverrides, Stacked, choose_plan
-from gossamer.experiment.preparation import prepare
+from gossamer.experiment import prepare
 from gossamer.graphs import Claims, Network
 from gossamer.methods import METHODS
 from method_laws import LAWS

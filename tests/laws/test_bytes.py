@@ -6,7 +6,7 @@ import torch
 
 from gossamer import Experiment
 from gossamer.engines import Stacked
-from gossamer.experiment.preparation import prepare
+from gossamer.experiment import prepare
 from gossamer.methods import METHODS
 from gossamer.methods.dispfl import active_counts
 from problems import graph_for, samples, tiny_net

@@ -15,8 +15,7 @@ from gossamer.data import UNSCALED, Dataset, Scaling
 from gossamer.data import catalog as catalog_module
 from gossamer.data.catalog import DATASETS, Described
 from gossamer.errors import DataError, GossamerError
-from gossamer.experiment import Experiment
-from gossamer.experiment.preparation import prepare
+from gossamer.experiment import Experiment, prepare
 from gossamer.peers.data import _known, peer_training, rehearse
 from gossamer.peers.identity.kit import Kit
 from gossamer.peers.identity.roster import Member, Roster

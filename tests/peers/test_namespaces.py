@@ -17,7 +17,7 @@ import pytest
 
 from forked import SCRIPTS
 from gossamer import Experiment, simulate
-from gossamer.experiment.preparation import prepare
+from gossamer.experiment import prepare
 from gossamer.measure import Evaluator
 from gossamer.peers.identity.kit import write_kits
 from gossamer.peers.identity.roster import Exchange, Member, Roster

@@ -10,7 +10,7 @@ import torch
 
 from forked import SCRIPTS
 from gossamer import Experiment, simulate
-from gossamer.experiment.preparation import prepare
+from gossamer.experiment import prepare
 from gossamer.peers.mass import CRUMB
 from gossamer.peers.replay import replay
 from gossamer.peers.wire.faults import Faults

@@ -13,7 +13,7 @@ from gossamer import Experiment
 from gossamer.engines import Reference, Stacked, Trace
 from gossamer.engines.reference import on_time
 from gossamer.errors import GossamerError
-from gossamer.experiment.preparation import prepare
+from gossamer.experiment import prepare
 from gossamer.methods import METHODS, LocalGECL, traits_of
 from gossamer.peers.replay import replay
 from gossamer.training import pushed_names

@@ -8,7 +8,7 @@ import torch
 
 from gossamer import Experiment, resume, simulate
 from gossamer.engines import Reference
-from gossamer.experiment.preparation import prepare
+from gossamer.experiment import prepare
 from gossamer.methods import DFedAvg
 from gossamer.simulation import Interrupted
 from observers import Listening, PressesCtrlC

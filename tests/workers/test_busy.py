@@ -4,7 +4,7 @@ import pytest
 
 from gossamer import Experiment
 from gossamer.engines.planning.workers import WORTH_A_WORKER, number_of_workers
-from gossamer.experiment.preparation import prepare
+from gossamer.experiment import prepare
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from gossamer import Experiment, Observer, per_client, simulate
 from gossamer.engines import ExecutionPlan
 from gossamer.errors import ExperimentError, GossamerError, RunFolderError
-from gossamer.experiment.preparation import prepare
+from gossamer.experiment import prepare
 from gossamer.methods import DFedAvg, Local, Message, Round, State
 from gossamer.parts.user_code import LIBRARY_MODULES
 from gossamer.runs.folder import EXPERIMENT

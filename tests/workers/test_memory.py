@@ -18,7 +18,7 @@ from gossamer.engines import ExecutionPlan, OutOfMemory, Reference, Stacked
 from gossamer.engines.memory import Buffers
 from gossamer.engines.steps import chunk as chunk_module
 from gossamer.engines.steps import traced
-from gossamer.experiment.preparation import prepare
+from gossamer.experiment import prepare
 from gossamer.methods import METHODS, DFedAvg, Local, Message, Round, State
 from gossamer.simulation import Diverged, Interrupted, Run
 from gossamer.system.machine import free_memory

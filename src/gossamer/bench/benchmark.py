@@ -19,8 +19,7 @@ from gossamer.bench.report import BenchReport
 from gossamer.data import Dataset
 from gossamer.engines import StepMode
 from gossamer.errors import ExperimentError
-from gossamer.experiment import Experiment
-from gossamer.experiment.preparation import prepare
+from gossamer.experiment import Experiment, prepare
 from gossamer.simulation import check_options
 from gossamer.system.machine import seconds_of_others, usable_cores
 from gossamer.system.words import counted

@@ -4,8 +4,7 @@ import json
 
 from gossamer.commands.options import DataDir, File, Json, Picture, Settings, overrides
 from gossamer.data import draw
-from gossamer.experiment import load_experiment
-from gossamer.experiment.preparation import prepare
+from gossamer.experiment import load_experiment, prepare
 from gossamer.terminal import console
 from gossamer.terminal.partition_view import partition_table
 

@@ -1,5 +1,6 @@
 """Experiments: the schema, compatibility checks, and preparation for a run."""
 
+from gossamer.experiment.preparation import PreparedExperiment, prepare
 from gossamer.experiment.schema import (
     CATALOGS,
     Checked,
@@ -20,6 +21,7 @@ __all__ = [
     "Checked",
     "Evaluate",
     "Experiment",
+    "PreparedExperiment",
     "StopAt",
     "experiment_from",
     "is_spec",
@@ -27,5 +29,6 @@ __all__ = [
     "parse_setting",
     "parse_value",
     "plain",
+    "prepare",
     "read_toml",
 ]

@@ -22,8 +22,8 @@ from gossamer.data import (
     summarise,
 )
 from gossamer.errors import ExperimentError
-from gossamer.experiment import Experiment
 from gossamer.experiment.compatibility import check_compatibility
+from gossamer.experiment.schema import Experiment
 from gossamer.graphs import as_graph, check
 from gossamer.methods import Setting, bind, traits_of
 from gossamer.models import build_model, make_module

@@ -41,8 +41,7 @@ from gossamer.data import (
 )
 from gossamer.data.formats import read_images
 from gossamer.errors import DataError, GossamerError, did_you_mean
-from gossamer.experiment import Experiment
-from gossamer.experiment.preparation import prepare
+from gossamer.experiment import Experiment, prepare
 from gossamer.models import CrossEntropy
 from gossamer.parts import import_dotted, user_code
 from gossamer.peers.identity.kit import Kit

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gossamer.errors import GossamerError, RunFolderError
-from gossamer.experiment.preparation import prepare
+from gossamer.experiment import prepare
 from gossamer.methods import Message, Operator
 from gossamer.peers.identity.kit import NETWORK, KitError, kits_in
 from gossamer.peers.identity.roster import EXPERIMENT_DATA, Roster, load_kit_roster

@@ -20,8 +20,7 @@ from gossamer.engines import (
     shared_sizes,
 )
 from gossamer.errors import RunFolderError
-from gossamer.experiment import Experiment, load_experiment
-from gossamer.experiment.preparation import PreparedExperiment, prepare
+from gossamer.experiment import Experiment, PreparedExperiment, load_experiment, prepare
 from gossamer.runs.ending import Ending
 from gossamer.runs.files import write_text
 from gossamer.runs.folder import EXPERIMENT, RunFolder, to_json

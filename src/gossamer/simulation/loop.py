@@ -3,7 +3,7 @@
 import torch
 
 from gossamer.engines import RoundReport, Stacked
-from gossamer.experiment.preparation import PreparedExperiment
+from gossamer.experiment import PreparedExperiment
 from gossamer.measure import Measured, Measurement, Metrics, best_round
 from gossamer.parts import in_user_code
 from gossamer.runs.ending import Ending

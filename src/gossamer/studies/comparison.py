@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 from gossamer.errors import ExperimentError
-from gossamer.experiment import Experiment
-from gossamer.experiment.preparation import prepare
+from gossamer.experiment import Experiment, prepare
 from gossamer.runs.folder import EXPERIMENT, RunFolder
 from gossamer.runs.record import RunRecord, read_run
 from gossamer.simulation import (

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from gossamer.errors import ExperimentError
-from gossamer.experiment import Experiment
-from gossamer.experiment.preparation import prepare
+from gossamer.experiment import Experiment, prepare
 from gossamer.graphs import GraphSummary, summarise
 from gossamer.methods import DFedADMM, QGDSGDm
 from gossamer.methods.dfedadmm import AlternatesDirections

@@ -11,7 +11,7 @@ from torch import nn
 from gossamer import Experiment
 from gossamer.engines import ExecutionPlan, Reference, Stacked
 from gossamer.errors import GossamerError
-from gossamer.experiment.preparation import prepare
+from gossamer.experiment import prepare
 from gossamer.graphs import GRAPHS
 from gossamer.methods import METHODS, LocalGECL
 from problems import engine, graph_for, samples, tiny_net
