@@ -90,7 +90,7 @@ class Network:
         """The clients that take part at `step`, in ascending order; None if all do."""
         return None if self.sample is None else self.sample(step)
 
-    def share(self, step: int) -> float:
+    def participation(self, step: int) -> float:
         """The share of all clients that work at `step`."""
         return 1.0 if self.sample is None else len(self.sample(step)) / self.clients
 

@@ -212,7 +212,7 @@ def analyse(experiment: Experiment, data_dir: Path | None = None, smoothness: fl
         warm_start=method.warm_start if isinstance(method, StepsFromAggregated) else 0,
         symmetric=(claims.symmetric and graph.period == 1) or work.network.has_server,
         columns=claims.columns or work.network.has_server,
-        everyone=work.network.share(0) == 1,
+        everyone=work.network.participation(0) == 1,
     )
     bounds = tuple(evaluate(theorem, constants, theorem.applies_to(method)) for theorem in THEOREMS)
     notes = list(notes_on(work, graph, smoothness))

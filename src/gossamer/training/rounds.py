@@ -43,7 +43,7 @@ def stacked_round(work: Training, clients: np.ndarray, index: int, opening: bool
         steps=rows(work.batches.steps),
         degree=rows(work.network.hears(step)),
         own_weight=rows(work.network.own_weights(step)),
-        participation=work.network.share(step),
+        participation=work.network.participation(step),
         noise=noise,
     )
 
