@@ -1,10 +1,12 @@
 """Small learning problems that tests run methods on: real gradients, float64, a few parameters."""
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from gossamer import Experiment, per_client
@@ -86,14 +88,52 @@ def objective(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     return nn.functional.cross_entropy(model(inputs), targets)
 
 
-def full_gradient(engine: Stacked, client: int, x: Tensor) -> Tensor:
-    """The gradient of one client's whole data at x, by an ordinary module: independent of the engine's own path."""
+def gradient_of(engine: Stacked, rows: Any, x: Tensor) -> Tensor:
+    """The gradient of these samples at x, by an ordinary module, independent of the engine's own path; 0 for none."""
+    if not len(rows):
+        return torch.zeros_like(x)
     training = engine.training
     module = training.model.module(x)
-    part = training.batches.client_rows[client]
-    inputs = training.dataset.train.inputs[part].to(x.dtype)
-    loss = objective(module, inputs, training.dataset.train.targets[part])
+    inputs = training.dataset.train.inputs[rows].to(x.dtype)
+    loss = objective(module, inputs, training.dataset.train.targets[rows])
     return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(module.parameters()))])
+
+
+def full_gradient(engine: Stacked, client: int, x: Tensor) -> Tensor:
+    """The gradient of one client's whole data at x."""
+    return gradient_of(engine, engine.training.batches.client_rows[client], x)
+
+
+def step_gradients(engine: Stacked, client: int, round: int) -> list[Callable[[Tensor], Tensor]]:
+    """The gradient of each local step of a client in a round; without samples each of its steps has a zero gradient."""
+    batches = engine.training.batches
+    cuts = batches.indices(client, round) or [[]] * int(batches.local_steps[client])
+    return [lambda x, rows=rows: gradient_of(engine, rows, x) for rows in cuts]
+
+
+class Federation(NamedTuple):
+    """How many samples each client holds, and the local work of all."""
+
+    sizes: list[int]
+    work: dict[str, int]
+    seed: int
+
+    @property
+    def clients(self) -> int:
+        return len(self.sizes)
+
+
+@st.composite
+def federations(draw: st.DrawFn, by: str = "either", least: int = 1) -> Federation:
+    """Clients of unequal sizes, some without samples, that take unequal numbers of steps (epochs) or equal ones.
+
+    At least half of them hold samples, `least` or more each.
+    """
+    size = st.integers(least, 9) | st.just(0)
+    sizes = draw(st.lists(size, min_size=3, max_size=6).filter(lambda all: 2 * all.count(0) <= len(all)))
+    epochs = draw(st.booleans()) if by == "either" else by == "epochs"
+    work = {"local_epochs": draw(st.integers(1, 2))} if epochs else {"local_steps": draw(st.integers(min(least, 2), 5))}
+    return Federation(sizes, work, draw(st.integers(0, 2**32)))
 
 
 def graph_for(name: str, clients: int) -> Any:

@@ -1,4 +1,4 @@
-"""Quadratic clients: f_i(x) = ½‖x − m_i‖², one sample each, so that everything can be worked out on paper."""
+"""Quadratic clients: f_i(x) = ½‖x − m_i‖², so that everything can be worked out on paper."""
 
 from typing import Any
 
@@ -26,7 +26,18 @@ def minima_of(clients: int, seed: int) -> Tensor:
     return torch.from_numpy(np.random.default_rng(seed).normal(size=(clients, 2)))
 
 
-def quadratic_engine(method: Any, graph: Any, minima: Any, steps: int | None, lr: float, **more: Any) -> Stacked:
-    data = per_client([([list(map(float, m))], [[0.0] * len(m)]) for m in minima])
+def quadratic_engine(
+    method: Any,
+    graph: Any,
+    minima: Any,
+    steps: int | None = None,
+    lr: float = 0.1,
+    sizes: list[int] | None = None,
+    **more: Any,
+) -> Stacked:
+    """Every client's sample is its minimum, `sizes` times: every mini-batch has the gradient of them all."""
+    counts = sizes or [1] * len(minima)
+    rows = [(np.tile(np.asarray(m, dtype=float), (n, 1)), n) for m, n in zip(minima, counts, strict=True)]
+    data = per_client([(inputs, np.zeros((n, inputs.shape[1]))) for inputs, n in rows])
     work = {} if steps is None else {"local_steps": steps}
     return engine(method, graph, data, model=Point, loss="squared-error", lr=lr, **work, **more)

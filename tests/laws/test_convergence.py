@@ -1,4 +1,4 @@
-"""Where methods end up: quadratic clients on a ring of ten, full gradients, a constant step size.
+"""Where methods end up: quadratic clients, full gradients, a constant step size.
 
 Client i minimises ½ Σ_p a_ip (x_p − m_ip)², with minima and curvatures of its own. The mean of all is least at
 Σ_i a_i m_i / Σ_i a_i, parameter by parameter.
@@ -9,14 +9,31 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from gossamer import per_client
 from gossamer.engines import Stacked
 from gossamer.graphs import GRAPHS, Network
-from gossamer.methods import ECL, ECLISVR, GECL, KGT, OSGP, PDMM, SGP, DFedAvg, DScaffold, LocalGECL, OverlapSGP
+from gossamer.methods import (
+    ECL,
+    ECLISVR,
+    GECL,
+    KGT,
+    OSGP,
+    PDMM,
+    SGP,
+    DFedADMM,
+    DFedAvg,
+    DScaffold,
+    FedPD,
+    LocalGECL,
+    OverlapSGP,
+    Scaffold,
+)
 from gossamer.mixing import Mixer
-from problems import engine, play, without_learning
+from problems import Federation, Weights, engine, federations, metropolis, play, samples, without_learning
 from quadratic import quadratic_engine
 
 CLIENTS, STEPS = 10, 8
@@ -67,6 +84,101 @@ def test_every_client_reaches_the_minimiser_of_the_mean(method: Any, lr: float, 
     assert distance(run) > 0.1
     play(run, rounds)
     assert distance(run) < 1e-8
+
+
+# Clients of unequal sizes, some without samples, that take unequal numbers of steps.
+
+law = settings(max_examples=6, deadline=None)
+SAMPLED = {"name": "server", "participation": 0.5}
+
+
+def ends(method: Any, graph: Any, fed: Federation, lr: float, weights: Any = None) -> tuple[Stacked, Tensor]:
+    """A run on bowls of a federation, and where it must end: the minimiser of the (weighted) mean of their objectives.
+
+    All samples of a client are alike, so every mini-batch has the gradient of them all. A client without samples has
+    the objective zero.
+    """
+    rng = np.random.default_rng(fed.seed)
+    bottoms, curved = rng.normal(size=(fed.clients, 2)), rng.uniform(0.5, 1.5, size=(fed.clients, 2))
+    drawn = np.hstack([bottoms, np.sqrt(curved)])
+    data = per_client([(np.tile(s, (n, 1)), np.zeros((n, 2))) for s, n in zip(drawn, fed.sizes, strict=True)])
+    run = engine(method, graph, data, model=Bowl, loss="squared-error", lr=lr, batch_size=3, **fed.work)
+    counts = curved * np.sign(fed.sizes)[:, None]
+    if weights is not None:
+        counts = counts * weights(run)[:, None]
+    return run, torch.from_numpy((counts * bottoms).sum(0) / counts.sum(0))
+
+
+def reaches(run: Stacked, optimum: Tensor, rounds: int = 600) -> None:
+    for t in range(rounds):
+        run.round(t)
+        if t % 20 == 0 and float((run.models() - optimum).abs().max()) < 1e-5:
+            return
+    torch.testing.assert_close(run.models(), optimum.expand_as(run.models()), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("method", "graph", "lr"),
+    [
+        (LocalGECL(), None, 0.05),
+        (LocalGECL(start="aggregated", warm_start=1), None, 0.05),
+        (LocalGECL(), "server", 0.05),
+        (LocalGECL(warm_start=1), "server", 0.05),
+        (DScaffold(), None, 0.05),
+        (KGT(), None, 0.05),
+        (GECL(), None, 0.08),
+        (GECL(alpha=0.3), None, 0.08),
+        (Scaffold(), "server", 0.05),
+        (Scaffold(), SAMPLED, 0.05),
+        (FedPD(penalty=0.5), "server", 0.05),
+        (DFedADMM(penalty=0.5, dual="new"), "full", 0.05),
+        (ECL(coupling=1.0), None, 0.1),
+        (PDMM(coupling=1.0), None, 0.1),
+        (PDMM(coupling=1.0, relaxation=0.5), None, 0.1),
+    ],
+    ids=lambda value: str(value) if not isinstance(value, dict) else "sampled",
+)
+@law
+@given(fed=federations())
+def test_unequal_and_empty_clients_reach_the_minimiser_of_the_mean(
+    method: Any, graph: Any, lr: float, fed: Federation
+) -> None:
+    if isinstance(method, GECL):
+        fed = fed._replace(work={})
+    reaches(*ends(method, graph or Weights(metropolis(fed.clients, fed.seed)), fed, lr))
+
+
+@pytest.mark.parametrize(
+    ("method", "strength"),
+    [
+        (ECL(), lambda E, K: 1 / (E * np.maximum(K - 1, 1))),
+        (PDMM(), lambda E, K: 1 / (E * np.maximum(K - 1, 1))),
+        (ECLISVR(), lambda E, K: 1 / (K * E + K - E)),
+    ],
+    ids=["ecl", "pdmm", "ecl-isvr"],
+)
+@law
+@given(fed=federations(least=4))
+def test_couplings_of_the_papers_weigh_clients_by_their_steps_too(method: Any, strength: Any, fed: Federation) -> None:
+    """With the same number of steps for all, on a regular graph, the weights are equal: the minimiser of the mean."""
+    graph = Weights(metropolis(fed.clients, fed.seed))
+    degrees = (graph.matrix > 0).sum(1) - 1
+    reaches(*ends(method, graph, fed, 0.05, lambda run: 1 / strength(degrees, run.training.batches.local_steps)))
+    if "local_steps" in fed.work:
+        reaches(*ends(method, "ring", fed, 0.05))
+
+
+@law
+@given(fed=federations(), decay=st.sampled_from([0.0, 0.1]))
+def test_a_client_without_samples_does_not_move_by_itself(fed: Federation, decay: float) -> None:
+    """Where steps only follow gradients it sends what it has: there is no weight decay without a gradient."""
+    alone = Weights(np.eye(fed.clients))
+    for method in ("dfedavg", "dfedavgm", "dfedsam", "osgp", "dfedsgpsm", "qg-dsgdm", "dfedadmm", "oledfl"):
+        run = engine(method, alone, samples(fed.sizes, fed.seed), lr=0.1, weight_decay=decay, **fed.work)
+        start = run.models().clone()
+        play(run, 3)
+        moved = (run.models() != start).any(1)
+        assert moved.tolist() == [size > 0 for size in fed.sizes]
 
 
 @pytest.mark.parametrize(

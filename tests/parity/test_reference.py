@@ -85,9 +85,11 @@ def test_the_exchange_before_the_first_round_is_not_encoded() -> None:
     torch.testing.assert_close(isolated.models(), stacked.models(), rtol=0, atol=1e-10)
 
 
-def test_on_the_server_graph_local_g_ecl_is_algorithm_2() -> None:
-    work = training({"name": "local-g-ecl", "warm_start": 1}, "float64", graph="server")
-    assert set(work.method.sends) == {"x"}
+@pytest.mark.parametrize(("sizes", "sent"), [([4, 3, 0, 1], {"x"}), (RAGGED, {"x", "v"})], ids=["equal", "unequal"])
+def test_on_the_server_graph_local_g_ecl_is_algorithm_2(sizes: list[int], sent: set[str]) -> None:
+    """With equal numbers of steps the model is all that is sent; an epoch without samples is one step."""
+    work = training({"name": "local-g-ecl", "warm_start": 1}, "float64", graph="server", sizes=sizes)
+    assert set(work.method.sends) == sent
     stacked, isolated = Stacked(work), Reference(work)
     for t in range(3):
         stacked.round(t)

@@ -58,11 +58,11 @@ class Batches:
         self.seed = seed
         self.sizes = self.client_rows.sizes
         self.per_epoch = -(-self.sizes // batch_size)
-        if steps is None:
-            self.steps = (epochs or 0) * self.per_epoch
-        else:
-            # A client without samples has no gradient and takes no step.
-            self.steps = np.where(self.sizes > 0, steps, 0).astype(np.int64)
+        #: The mini-batches of each client in a round, one for each local step; without samples there are none.
+        self.steps = np.where(self.sizes > 0, (epochs or 0) * self.per_epoch if steps is None else steps, 0)
+        #: The local steps of each client. One without samples takes as many as are asked for, or one an epoch, with a
+        #: zero gradient: so the dual or the correction that it keeps takes effect on its model as on the others'.
+        self.local_steps = np.where(self.sizes > 0, self.steps, (epochs or 0) if steps is None else steps)
 
     def work(self) -> Indices:
         """The number of samples that each client processes in one round: the relative cost of its local steps.

@@ -267,6 +267,7 @@ class Stacked:
     def _make_steps_ready(self) -> None:
         """Run the first steps of a round and drop the result, so that they are traced or compiled before the round."""
         clients = self._participants(0)
+        clients = clients[self.training.batches.steps[clients] > 0]
         if self.plan.step == "eager" or not len(clients):
             return
         with on_threads(1), self._own_random_stream():
@@ -295,9 +296,13 @@ class Stacked:
         return clients[np.argsort(self.training.batches.steps[clients], kind="stable")]
 
     def _chunks(self, clients: np.ndarray, index: int) -> Iterator[ChunkInputs]:
-        """The inputs of chunks of about the same size. For single clients, those of many are prepared together."""
-        alone = self.plan.chunk == 1
-        for some in _split(clients, PREPARED_TOGETHER if alone else self.plan.chunk):
+        """The inputs of chunks of about the same size. For single clients, those of many are prepared together.
+
+        Clients without samples are in chunks of their own, after the others.
+        """
+        alone, trains = self.plan.chunk == 1, self.training.batches.sizes[clients] > 0
+        most = PREPARED_TOGETHER if alone else self.plan.chunk
+        for some in (*_split(clients[trains], most), *_split(clients[~trains], most)):
             inputs = self.runner.prepare(some, index)
             if alone:
                 yield from inputs.split_clients()

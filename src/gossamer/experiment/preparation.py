@@ -69,15 +69,17 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> PreparedExp
             device,
         )
     work = experiment.local_work
-    method = bind(experiment.method, Setting(network.has_server, tuple(tuple(s) for s in model.shapes)))
+    batches = Batches(client_rows, experiment.batch_size, work.epochs, work.steps, experiment.seed)
+    least, most = int(batches.local_steps.min()), int(batches.local_steps.max())
+    setting = Setting(network.has_server, tuple(tuple(s) for s in model.shapes), equal_steps=least == most)
+    method = bind(experiment.method, setting)
     traits = traits_of(method)
     if traits.refuse is not None and (reason := traits.refuse(experiment.lr, int(network.hears(0).max()))):
         raise ExperimentError(f"lr: {reason}")
-    batches = Batches(client_rows, experiment.batch_size, work.epochs, work.steps, experiment.seed)
-    if traits.needs_equal_steps and batches.steps.min() < batches.steps.max():
+    if traits.needs_equal_steps and least < most:
         raise ExperimentError(
             f"method: with these parameters every client must take the same number of local steps, but here they take "
-            f"{batches.steps.min()} to {batches.steps.max()}. Set local_steps, and give every client a sample."
+            f"{least} to {most}. Set local_steps in place of epochs."
         )
     training = Training(
         method=method,

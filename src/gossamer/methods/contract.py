@@ -43,7 +43,7 @@ class Round(NamedTuple):
     number: int
     rounds: int
     lr: float
-    #: The number of local steps this client takes in the round.
+    #: The number of local steps this client takes in the round; without samples, each with a zero gradient.
     steps: Tensor
     #: How many neighbours it hears from, and the weight it gives itself.
     degree: Tensor
@@ -104,6 +104,8 @@ class Setting(NamedTuple):
     server: bool
     #: The shapes of the model's tensors, in the order in which they lie in the flat vector.
     shapes: tuple[tuple[int, ...], ...]
+    #: Whether all clients take the same number of local steps.
+    equal_steps: bool = True
 
 
 FullGradient: TypeAlias = Callable[[], Tensor]
@@ -176,8 +178,8 @@ class Traits:
     specialise: Annotated[
         Callable[[Setting], Method] | None,
         Field(
-            description="`specialise(setting)` gives the form of the method for a network (`setting.server`) and a "
-            "model (`setting.shapes`)"
+            description="`specialise(setting)` gives the form of the method for a network (`setting.server`), a "
+            "model (`setting.shapes`) and local work (`setting.equal_steps`)"
         ),
     ] = None
     refuse: Annotated[
@@ -315,5 +317,5 @@ def mixes(sends: dict[str, Operator], message: Message) -> dict[str, tuple[str, 
 
 
 def per_step(difference: Tensor, round: Round) -> Tensor:
-    """A displacement as a mean direction: difference / (K η), and zero for a client that took no step."""
+    """A displacement as a mean direction: difference / (K η), and zero if there are no local steps."""
     return difference / (torch.clamp(round.steps, min=1) * round.lr)

@@ -7,6 +7,9 @@ Every client keeps its local model x_i, the aggregated model x̃_i and the dual 
     x̃_i⁺ = Σ_j W_ij x_j⁺;   λ_i⁺ = λ_i − Σ_j W_ij v̄_j + v̄_i + Σ_{j∈N_i} (α/2)(x̃_j − x̃_i)
 
 Through a server (Algorithm 2):   x̃⁺ = mean x_i⁺;   λ_i⁺ = λ_i + (x̃⁺ − x_i⁺)/(K η)
+with unequal numbers of steps K_i, as on the full graph:   λ_i⁺ = λ_i + v̄_i − mean v̄_j
+
+The dual of Algorithm 2 needs one K for all: divided by K_i, the sum of the duals would not stay zero.
 
 G-ECL (equation 6) is one step of it. As in the paper, the first gradient of a round is taken at x_i although the step
 starts at x̃_i; `start="aggregated"` takes it at x̃_i. The paper prints v̄ with the opposite sign in one place; only the
@@ -147,7 +150,10 @@ class LocalGECL(StepsFromAggregated, TracksGradients):
         return self.alpha > 0  # see `pull_of_edges`
 
     def specialise(self, setting: Setting) -> "LocalGECL | LocalGECLByServer":
-        return LocalGECLByServer(start=self.start, warm_start=self.warm_start) if setting.server else self
+        if not setting.server:
+            return self
+        form = LocalGECLByServer if setting.equal_steps else LocalGECLOfUnequalSteps
+        return form(start=self.start, warm_start=self.warm_start)
 
     def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
         x = local["x"]
@@ -174,3 +180,18 @@ class LocalGECLByServer(StepsFromAggregated):
     def receive(self, state: State, mixed: Message, round: Round) -> State:
         dual = state["dual"] + per_step(mixed["x"] - state["x"], round)
         return {**state, "aggregated": mixed["x"], "dual": dual}
+
+
+@part
+class LocalGECLOfUnequalSteps(LocalGECL):
+    """Local G-ECL through a server where clients take unequal numbers of steps: Algorithm 1 with the server's means."""
+
+    sends: ClassVar[dict[str, Operator]] = {"x": "server", "v": "server"}
+    needs: ClassVar[tuple[Need, ...]] = ("everyone",)
+
+    @property
+    def open_mixings(self) -> int:
+        return min(self.warm_start, 1)
+
+    def specialise(self, setting: Setting) -> "LocalGECLOfUnequalSteps":
+        return self

@@ -34,7 +34,7 @@ class ControlsDrift(KeepsModel):
 
 
 def new_control(state: State, y: Tensor, round: Round) -> Tensor:
-    """c_i⁺, the mean local gradient of the round; a client that took no step keeps its old variate."""
+    """c_i⁺, the mean local gradient of the round; without local steps the old variate."""
     after = state["control"] - state["mean_control"] + per_step(state["x"] - y, round)
     return torch.where(round.steps > 0, after, state["control"])
 

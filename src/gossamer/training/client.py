@@ -12,7 +12,7 @@ from gossamer.methods import Message, Operator, Round
 from gossamer.randomness import Purpose, torch_seed
 from gossamer.training.letters import Delivery, mix_letters, pushed_names, share_of, together
 from gossamer.training.rounds import client_round
-from gossamer.training.steps import full_gradient, take_step, with_tape
+from gossamer.training.steps import full_gradient, steps_without_samples, take_step, with_tape
 from gossamer.training.training import Training
 
 
@@ -47,7 +47,7 @@ class Client:
         self.state = self.traits.opening.opened(self.state, self.message, self.round(0))
 
     def train(self, index: int) -> float:
-        """Take the local steps and make the message; returns the mean training loss, NaN without a step."""
+        """Take the local steps and make the message; returns the mean training loss, NaN without samples."""
         round, dtype = self.round(index), self.work.model.initial.dtype
         own = ChunkBatches(self.work.batches, self.work.dataset, [self.number], index, dtype)
         local, total = self.method.begin(self.state, round), 0.0
@@ -58,6 +58,9 @@ class Client:
             batch = Batch(*(tensor[0] for tensor in own.take(k)))
             local, loss = take_step(self.work, with_tape, self.state, local, batch, round)
             total += float(loss * own.shares[k, 0])
+        batches = self.work.batches
+        if not batches.sizes[self.number]:
+            local = steps_without_samples(self.method, self.state, local, batches.local_steps[self.number], round)
         self.state, self.message = self.method.finish(self.state, local, round)
         self.names = list(self.message)
         return total if own.steps else float("nan")

@@ -40,7 +40,7 @@ def stacked_round(work: Training, clients: np.ndarray, index: int, opening: bool
         number=index,
         rounds=work.rounds,
         lr=work.lr_at(index),
-        steps=rows(work.batches.steps),
+        steps=rows(work.batches.local_steps),
         degree=rows(work.network.hears(step)),
         own_weight=rows(work.network.own_weights(step)),
         participation=work.network.participation(step),

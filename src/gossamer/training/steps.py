@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.func import grad_and_value
 
 from gossamer.data import Batch
-from gossamer.methods import Gradient, Local, Round, State
+from gossamer.methods import Gradient, Local, Method, Round, State
 from gossamer.models import Parameters, VectorModel, sample_losses
 from gossamer.training.training import Training
 
@@ -34,6 +34,17 @@ def take_step(
     after = work.method.step(state, local, gradient, round)
     loss = gradient.losses[0] if gradient.losses else batch.weights.new_zeros(())
     return after, loss
+
+
+def steps_without_samples(method: Method, state: State, local: Local, steps: int, round: Round) -> Local:
+    """The local steps of a client without samples: its objective is zero, and so is every gradient of it.
+
+    There is no weight decay either, so a method whose steps only follow gradients leaves the model as it is.
+    """
+    gradient = Gradient(lambda x: (torch.zeros_like(x), x.new_zeros(())))
+    for _ in range(steps):
+        local = method.step(state, local, gradient, round)
+    return local
 
 
 def full_gradient(work: Training, client: int, x: Tensor) -> Tensor:

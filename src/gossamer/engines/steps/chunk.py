@@ -27,7 +27,7 @@ from gossamer.methods import Local, Message, Round, State
 from gossamer.randomness import Purpose, torch_seed
 from gossamer.training import Training
 from gossamer.training.rounds import first_of, over_clients, stacked_round, tensors_of_round, with_tensors
-from gossamer.training.steps import take_step, with_functions, with_tape
+from gossamer.training.steps import steps_without_samples, take_step, with_functions, with_tape
 from gossamer.workers import ForkFailed
 
 StepMode = Literal["eager", "traced", "compiled"]
@@ -147,7 +147,10 @@ class ChunkRunner:
         return self.plan.step != "eager" and not self.trouble and not self._model.draws_randomness
 
     def run(self, state: State, inputs: ChunkInputs, most: int | None = None) -> ChunkOutcome:
-        """The round of these clients up to their messages; `most` limits the steps, for a trial."""
+        """The round of these clients up to their messages; `most` limits the steps, for a trial.
+
+        Clients without samples come in chunks of their own.
+        """
         method, clients, round = self.training.method, len(inputs.clients), inputs.round
         alone = clients == 1
         if alone:
@@ -175,6 +178,13 @@ class ChunkRunner:
         """
         clients, batches, _, lr = inputs
         alone = len(clients) == 1
+        if not self.training.batches.sizes[clients].any():
+            steps = int(self.training.batches.local_steps[clients[0]])
+
+            def idle(state: State, local: Local, round: Round) -> Local:
+                return steps_without_samples(self.training.method, state, local, steps, round)
+
+            return (idle(state, local, round) if alone else over_clients(vmap, idle, round)(state, local)), None
         if most is None and self.at_once(batches.steps):
             batch = batches.whole(MOST_BYTES_AT_ONCE)
             if batch is not None:
