@@ -1,6 +1,7 @@
 """Laws of the methods that send less than a model: quantized and sparse messages."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossamer.methods import DFedAvg, DFedAvgM, DisPFL, QDFedAvgM
+from gossamer.methods import DFedAvg, DFedAvgM, DisPFL, QDFedAvgM, Round
 from gossamer.methods.dispfl import active_counts
 from gossamer.methods.quantized import pack_bits, quantize, quantizer_step, unpack_bits
 from problems import Weights, engine, metropolis, play, samples
@@ -46,6 +47,41 @@ def test_i15_one_bit_is_a_sign_that_is_right_on_average(seed: int) -> None:
     assert set(torch.unique(drawn / step).tolist()) <= {-1.0, 1.0}
     torch.testing.assert_close(drawn.mean(0), values, rtol=0, atol=float(step) * 6 / math.sqrt(4000))
     assert torch.equal(quantize(values, step, 1, None) > 0, values > 0)
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=seeds, b=st.integers(2, 16), rounding=st.sampled_from(["stochastic", "down"]), single=st.booleans())
+def test_i15_the_largest_entry_is_sent_whole(seed: int, b: int, rounding: str, single: bool) -> None:
+    """It is on the grid, at either end, though the step was rounded."""
+    rng = np.random.default_rng(seed)
+    values = torch.from_numpy(rng.normal(size=(40, 20)))
+    values = values.float() if single else values
+    for row in torch.cat([values, -values]):
+        noise = torch.from_numpy(rng.random(20)).to(row) if rounding == "stochastic" else None
+        largest = row.abs().argmax()
+        sent = quantize(row, quantizer_step(row, b), b, noise)[largest]
+        torch.testing.assert_close(sent, row[largest], rtol=1e-6, atol=0.0)
+
+
+@pytest.mark.parametrize("b", [1, 2, 8, 16])
+@pytest.mark.parametrize("noise", [None, torch.tensor([0.0, 0.3, 0.999])], ids=["down", "stochastic"])
+@pytest.mark.parametrize("size", [0.0, 1e-45])
+def test_i15_nothing_to_send_is_sent_as_nothing(b: int, noise: torch.Tensor | None, size: float) -> None:
+    """All zeros, and numbers too small for a step of their own."""
+    method, values = QDFedAvgM(bits=b, size=3), torch.tensor([0.0, size, -size])
+    step = quantizer_step(values, b)
+    message = {"change": quantize(values, step, b, noise), "step": step}
+    assert float(message["change"].abs().max()) <= 2e-45
+    assert all(torch.equal(value, message[name]) for name, value in method.decode(method.encode(message)).items())
+
+
+@law
+@given(n=clients, seed=seeds, b=bits, rounding=st.sampled_from(["stochastic", "down"]))
+def test_i15_clients_without_samples_send_nothing(n: int, seed: int, b: int, rounding: Any) -> None:
+    data = samples([4] + [0] * (n - 1), seed)
+    run = engine(QDFedAvgM(bits=b, rounding=rounding), Weights(np.eye(n)), data, local_steps=2)
+    start = run.models().clone()
+    assert (play(run, 2) != start).any(1).tolist() == [True] + [False] * (n - 1)
 
 
 @law
@@ -97,6 +133,19 @@ def test_i16_masks_keep_their_density_and_weights_stay_within_them(seed: int, de
             per_tensor = [int(m.sum()) for m in torch.split(run.state["mask"][i], lengths)]
             assert per_tensor == counts
             assert (run.state["x"][i][run.state["mask"][i] == 0] == 0).all()
+
+
+@pytest.mark.parametrize(("number", "rounds", "moved"), [(0, 3, 4), (1, 3, 3), (2, 3, 1), (1, 2, 2)])
+def test_i16_as_many_weights_are_replaced_as_the_rate_says(number: int, rounds: int, moved: int) -> None:
+    """Of eight active weights the shares 1/2, 3/8, 1/8 and 1/4; 1/8 of 8 is 1.0000000000000004 in floating point."""
+    method = DisPFL(density=0.5, shapes=((2, 8),))
+    one = torch.ones(())
+    x, mask = torch.arange(1.0, 17.0), torch.cat([torch.ones(8), torch.zeros(8)])
+    noise = torch.cat([torch.zeros(8), torch.rand(8) + 1])  # what was dropped is not regrown
+    state = {"x": x * mask, "mask": mask, "held": mask}
+    round = Round(number, rounds, 0.1, one, one, one, noise=noise)
+    after, _ = method.finish(state, method.begin(state, round), round)
+    assert int((mask - after["mask"]).clamp(min=0).sum()) == moved
 
 
 def test_i16_every_client_has_a_mask_of_its_own_and_looks_for_a_better_one_from_the_first_round_on() -> None:

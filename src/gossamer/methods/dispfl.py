@@ -68,7 +68,8 @@ class DisPFL(KeepsModel):
         wish = round.noise if self.regrow == "random" else local["gradient"].abs()
 
         def prune_and_regrow(size: int, count: int, mask: Tensor, weights: Tensor, wish: Tensor) -> Tensor:
-            moved = math.ceil(rate * count) if count < size else 0
+            # Less a rounding error: 1/8 of 8, computed as 1.0000000000000004, is 1.
+            moved = math.ceil(rate * count * (1 - 1e-12)) if count < size else 0
             kept = mask - best(torch.where(mask > 0, -weights.abs(), -torch.inf), moved)
             return kept + best(torch.where(kept > 0, -torch.inf, wish), moved)
 

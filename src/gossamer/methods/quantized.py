@@ -50,7 +50,7 @@ class QDFedAvgM(LocalMomentumSGD):
         return {"x": state["x"] + mixed["change"]}
 
     def encode(self, message: Message) -> Message:
-        levels = torch.round(message["change"] / message["step"]).long()
+        levels = torch.round(in_steps(message["change"], message["step"])).long()
         codes = (levels + 1) // 2 if self.bits == 1 else levels + 2 ** (self.bits - 1)
         return {"codes": pack_bits(codes, self.bits), "step": message["step"]}
 
@@ -61,20 +61,26 @@ class QDFedAvgM(LocalMomentumSGD):
 
 
 def quantizer_step(values: Tensor, bits: int) -> Tensor:
-    """s = max|a| / (2^(b−1) − 1), one float per message; 1 if all values are zero."""
-    step = values.abs().amax() / max(2 ** (bits - 1) - 1, 1)
-    return torch.where(step > 0, step, torch.ones_like(step))
+    """s = max|a| / (2^(b−1) − 1), one float per message; 0 if all values are zero."""
+    return values.abs().amax() / max(2 ** (bits - 1) - 1, 1)
 
 
 def quantize(values: Tensor, step: Tensor, bits: int, noise: Tensor | None) -> Tensor:
     """The multiple of `step` below each value; with `noise`, the one above with the remainder as its probability."""
+    places = in_steps(values, step)
     if bits == 1:  # the two levels are ±1; {−1, 0} would lose every positive value
         odds = torch.full_like(values, 0.5) if noise is None else noise
-        return torch.where(odds < (values / step + 1) / 2, step, -step)
-    level = torch.floor(values / step)
+        return torch.where(odds < (places + 1) / 2, step, -step)
+    # Step and quotient are rounded, so a value on the grid, as the largest is, may come out just below its level.
+    level = torch.floor(places + 2 * torch.finfo(places.dtype).eps * places.abs())
     if noise is not None:
-        level = level + (noise < values / step - level)
+        level = level + (noise < places - level)
     return step * level.clamp(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def in_steps(values: Tensor, step: Tensor) -> Tensor:
+    """The values in multiples of the step; 0 where there is nothing but zeros to send."""
+    return values / torch.where(step > 0, step, 1.0)
 
 
 def pack_bits(codes: Tensor, bits: int) -> Tensor:
