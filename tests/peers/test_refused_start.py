@@ -13,6 +13,7 @@ from attacker import Live, experiment
 from gossamer.commands.app import app
 from gossamer.errors import GossamerError
 from gossamer.peers.identity.kit import open_kit, revoke
+from gossamer.peers.tools import process
 from networks import make_kits, make_peers
 
 
@@ -69,3 +70,25 @@ def test_revoked_and_of_another_experiment(kits: list[Path], tmp_path: Path) -> 
         with pytest.raises(GossamerError, match="another network file"):
             live.run(make_peers([odd])[0])
         assert not any(task.done() for task in live.tasks)
+
+
+def test_a_signal_before_the_first_round_is_answered(
+    kits: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While samples are read, SIGTERM and Ctrl-C are the same: see `startup.interrupt_on_sigterm`."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    def leave(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(process, "peer_training", interrupted)
+    monkeypatch.setattr("os._exit", leave)
+    monkeypatch.setattr(sys, "argv", ["gossamer", "peer", str(kits[0])])
+    with pytest.raises(SystemExit) as ended:
+        app()
+    assert ended.value.code == 130
+    said = " ".join(capsys.readouterr().err.split())
+    assert "stopped before it had started. Start again with: gossamer peer" in said
+    assert not (kits[0] / "run").exists()

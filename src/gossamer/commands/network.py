@@ -163,7 +163,7 @@ def renew(
 ) -> None:
     """Give peers a new key and certificate, in their kits, from the authority's folder.
 
-    A running peer uses them once it is restarted; its neighbours need not be. The old certificates stay valid until
+    A running peer uses them from its next connection on. The old certificates stay valid until
     they expire: to end one that was stolen, 'network revoke' it first.
     """
     from gossamer.peers.identity import kit

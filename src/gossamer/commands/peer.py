@@ -1,11 +1,13 @@
 """`gossamer peer`."""
 
+import os
 import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from gossamer.terminal import console
 
@@ -32,8 +34,34 @@ def peer(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors.")] = False,
 ) -> None:
     """Run one peer of a network, here, on its own samples. Started again, it goes on where it was."""
+    options = {
+        "--data": data, "--out": out, "--data-dir": data_dir, "--faults": faults, "--metrics-port": metrics_port,
+    }  # fmt: skip
+    given = [word for option, value in options.items() if value is not None for word in (option, str(value))]
+    again = shlex.join(["gossamer", "peer", str(kit), *given])
+    try:
+        _run(kit, data, data_dir, out, faults, metrics_port, quiet)
+    except KeyboardInterrupt as stop:
+        round = getattr(stop, "round", None)
+        if round is None:
+            console.note(f"stopped before it had started. Start again with:  {escape(again)}")
+        else:
+            console.say_go_on(round, again)
+        sys.stderr.flush()
+        os._exit(130)  # without waiting for a training step, which is repeated at the next start
+
+
+def _run(
+    kit: Path,
+    data: str | None,
+    data_dir: Path | None,
+    out: Path | None,
+    faults: str | None,
+    metrics_port: str | None,
+    quiet: bool,
+) -> None:
     from gossamer.peers.tools.metrics import as_address
-    from gossamer.peers.tools.process import Stopped, leave, run_peer
+    from gossamer.peers.tools.process import run_peer
     from gossamer.peers.wire.faults import parse_faults
     from gossamer.terminal.peer_view import peer_line
 
@@ -43,16 +71,7 @@ def peer(
         if not quiet:
             console.note(peer_line(line))
 
-    try:
-        ended = run_peer(
-            kit, data=data, data_dir=data_dir, out=out, faults=parse_faults(faults), watch=watch, metrics=metrics
-        )
-    except Stopped as stop:
-        options = {
-            "--data": data, "--out": out, "--data-dir": data_dir, "--faults": faults, "--metrics-port": metrics_port,
-        }  # fmt: skip
-        given = [word for option, value in options.items() if value is not None for word in (option, str(value))]
-        console.say_go_on(stop.round, shlex.join(["gossamer", "peer", str(kit), *given]))
-        sys.stderr.flush()
-        leave(130)
+    ended = run_peer(
+        kit, data=data, data_dir=data_dir, out=out, faults=parse_faults(faults), watch=watch, metrics=metrics
+    )
     console.say_where(ended.folder)

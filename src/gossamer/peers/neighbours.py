@@ -18,10 +18,12 @@ from gossamer.peers.store.journal import TwoProcesses, write_process_number
 from gossamer.peers.store.mailbox import Mailbox
 from gossamer.peers.wire import wire_pb2 as wire
 from gossamer.peers.wire.faults import Faults
-from gossamer.peers.wire.links import Link
+from gossamer.peers.wire.links import NOBODY, Link
+from gossamer.peers.wire.probe import ABSENT
 
-#: Seconds between log lines about a neighbour that is waited for.
-REMIND = 10.0
+#: Seconds until the first log line about a neighbour that is waited for; each next one comes after twice the time, or
+#: after this much more.
+REMIND, LONGEST_REMIND = 10.0, 600.0
 #: Seconds that a finished peer stays for neighbours that can no longer be reached.
 GRACE = 3.0
 #: Seconds in which another neighbour may accept a letter after one has refused it, before the peer gives up.
@@ -115,20 +117,21 @@ class Neighbours:
         def settled(j: int) -> bool:
             return here(j) or (not self._waits and self._progress.is_far_behind(j))
 
-        began = reminded = time.monotonic()
+        began, remind = time.monotonic(), REMIND
         while missing := [j for j in senders if not settled(j)]:
             now, left = time.monotonic(), REMIND
             if not self._waits:
                 left = max(began + self._paces[j].limit(self._is_alive(j)) for j in missing) - now
                 if left <= 0:
                     break
-            if now - reminded >= REMIND:
-                reminded = now
-                self._log("waiting", step=step, for_peers=[*map(self._name, missing)], seconds=round(now - began, 1))
-                await asyncio.gather(*(self._meet(self.links[j]) for j in missing))
+            self._progress.waiting_for = {self._name(j): round(now - began, 1) for j in missing}
+            if now - began >= remind:
+                remind = min(2 * remind, remind + LONGEST_REMIND)
+                await self._remind(step, missing, now - began)
                 self._check_agreement()
             # The limit depends on the senders that are left, so it is computed again after each arrival.
             await self._mailbox.wait(partial(_any, settled, missing), min(left, REMIND))
+        self._progress.waiting_for = {}
         heard = [j for j in senders if here(j)]
         for j in senders:
             missed = self._paces[j].missed
@@ -144,6 +147,16 @@ class Neighbours:
                     self._probes[j] = asyncio.create_task(self._probe(self.links[j]))
         return heard
 
+    async def _remind(self, step: int, missing: list[int], seconds: float) -> None:
+        """Log for whom this peer waits, how long already, why, and what an operator can do."""
+        reasons = await asyncio.gather(*(self._meet(self.links[j]) for j in missing))
+        why = {self._name(j): "it answers, and is not that far" if r is None else f"{r[0]}: {r[1]}"
+               for j, r in zip(missing, reasons, strict=True)}  # fmt: skip
+        hint = "start it again, with its kit and run folder; if it is gone for good, create the network anew without it"
+        self._log(
+            "waiting", step=step, seconds=round(seconds, 1), for_peers=why, **({"hint": hint} if self._waits else {})
+        )
+
     async def _probe(self, link: Link) -> None:
         """Greet a silent neighbour: a peer that sends it nothing would not notice that it is unreachable."""
         with suppress(Exception):  # counted by the link
@@ -158,7 +171,10 @@ class Neighbours:
 
     async def greet(self) -> None:
         """Greet all peers; those that do not answer are met later."""
-        await asyncio.gather(*map(self._meet, self.links.values()))
+        reasons = await asyncio.gather(*map(self._meet, self.links.values()))
+        for link, reason in zip(self.links.values(), reasons, strict=True):
+            if reason is not None:
+                self._log(reason[0], neighbour=link.member.name, reason=reason[1])
         self._check_agreement()
         known = max((hello.known_process for hello in self._answers.values() if self._is_same(hello)), default=0)
         ours = self._progress.process
@@ -169,14 +185,19 @@ class Neighbours:
     def _is_same(self, hello: wire.Hello) -> bool:
         return hello.network == self._progress.network
 
-    async def _meet(self, link: Link) -> None:
-        """Exchange greetings with a peer, and note what it disagrees about."""
+    async def _meet(self, link: Link) -> tuple[str, str] | None:
+        """Exchange greetings with a peer, and note what it disagrees about; return why it cannot be met: kind, reason.
+
+        What gRPC says about a failed handshake helps nobody, so a peer that is there is probed.
+        """
         name, ours = link.member.name, self._progress
         try:
             answer = await link.greet(ours.hello(link.number), GREETING)
         except Exception as error:
-            self._log("not there yet", neighbour=name, reason=str(link.last_error or error))
-            return
+            if link.last_error == NOBODY:
+                return ABSENT, NOBODY
+            found = await link.probe()
+            return found.kind, found.problem or str(link.last_error or error)
         self._answers[link.number] = answer
         if answer.network != ours.network:
             self._log("other network", neighbour=name)
@@ -185,6 +206,7 @@ class Neighbours:
         elif parts := different_parts(ours.code, answer.code):
             self._log("other code", neighbour=name, parts=", ".join(parts)[:LONGEST])
         ours.note_round(link.number, answer.round)
+        return None
 
     def _check_agreement(self) -> None:
         """Give up if all peers that have answered disagree with this one."""
@@ -227,6 +249,9 @@ class Neighbours:
         """Stay until no other peer needs letters of this one."""
         await asyncio.gather(*map(self._still_needs_us, self.links.values()))
         ends = time.monotonic() + max(self._patience, GRACE)
+        if behind := [link.member.name for link in self.links.values() if not link.finished]:
+            self._log("staying", for_peers=behind, for_unreachable_at_most=max(self._patience, GRACE),
+                      reason="they have not finished, and may need the last letters of this peer")  # fmt: skip
         while time.monotonic() < ends:
             needy = False
             for link in self.links.values():

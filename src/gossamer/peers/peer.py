@@ -38,7 +38,7 @@ from gossamer.peers.weight import WeightGuard
 from gossamer.peers.wire import wire_pb2 as wire
 from gossamer.peers.wire.admission import Admission
 from gossamer.peers.wire.faults import Faults
-from gossamer.peers.wire.service import Service
+from gossamer.peers.wire.service import Service, check_port
 from gossamer.system.allocator import trim_freed_memory
 from gossamer.training import Client, Training
 
@@ -65,6 +65,8 @@ class Peer:
         self.format = MessageFormat(training)
         self.schedule = GossipSchedule(training.network, self.number, self.format.open_steps)
         self.losses = Losses(self.traits, training.network, self.number)
+        if not folder.exists():
+            check_port(kit.member)  # so that a start in vain leaves no folder behind
         self._lock = take_folder(folder, kit)
         self.progress = PeerProgress(
             network=kit.roster.digest,
@@ -337,7 +339,7 @@ class Peer:
         progress, metrics, weight = self.progress, self.report.metrics, self.client.state.get("weight")
         return {
             "peer": self.kit.name, "round": progress.done, "rounds": progress.rounds, "doing": progress.doing,
-            "finished": progress.finished, "loss": metrics.get("local_loss"),
+            "waiting_for": progress.waiting_for, "finished": progress.finished, "loss": metrics.get("local_loss"),
             "accuracy": metrics.get("test_accuracy"), "test_loss": metrics.get("test_loss"),
             "sent_bytes": self._sent_bytes(), "received_bytes": self.service.received_bytes,
             "refused": self.service.refused, "weight": None if weight is None else float(weight),

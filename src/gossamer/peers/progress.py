@@ -28,6 +28,8 @@ class PeerProgress:
     #: The current activity, in a word or two.
     doing: str = "starting"
     finished: bool = False
+    #: The peers that are waited for, with the seconds so far.
+    waiting_for: dict[str, float] = field(default_factory=dict)
     #: The last known round of each other peer.
     others: dict[int, int] = field(default_factory=dict)
     #: The last gossip step of which a letter or mass of each other peer was stored here.

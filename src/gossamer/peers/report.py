@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,6 +13,9 @@ from gossamer.peers.identity.kit import Kit
 from gossamer.runs.files import append_line
 from gossamer.runs.folder import FINAL, RunFolder, read_lines, to_json
 from gossamer.training import Training, count_gradients
+
+#: Bytes after which a new log file is begun; one older file is kept.
+LONGEST_LOG = 16 << 20
 
 
 class Log(Protocol):
@@ -36,9 +40,16 @@ class Report:
     def log(self, event: str, **details: Any) -> None:
         """Write one line."""
         line = {"time": round(time.time(), 3), "peer": self._kit.name, "event": event, **details}
+        self._rotate()
         append_line(self._log, to_json(line))
         if self._watch is not None:
             self._watch(line)
+
+    def _rotate(self) -> None:
+        """Keep a log that has grown long as the one before it."""
+        with suppress(OSError):  # not there yet; or it cannot be renamed, and then grows on
+            if self._log.stat().st_size >= LONGEST_LOG:
+                self._log.replace(self._log.with_name("log.1.jsonl"))
 
     def measure(self, round: int, vector: Tensor) -> dict[str, float]:
         """Evaluate the model after a round, if the experiment says so."""

@@ -30,6 +30,8 @@ def importing(arguments: Sequence[str]) -> Iterator[None]:
 
     def leave(*_: object) -> None:
         say(ERASED)
+        with suppress(OSError):
+            os.write(2, b"stopped before anything was done\n")
         os._exit(130)
 
     # `os._exit`, not an exception, which some packages swallow during their import.

@@ -44,8 +44,8 @@ def say_renewed(until: Mapping[str, datetime]) -> None:
     for name, end in until.items():
         say(f"[bold]{escape(name)}[/]: valid until {moment(end)}")
     say(
-        f"[dim]Where a kit is on another machine, copy {KEY}, {CERTIFICATE} and {CRL} there. Then restart the peer: a "
-        "running one keeps its old certificate, which stays valid until it expires unless it was revoked before.[/]"
+        f"[dim]Where a kit is on another machine, copy {KEY}, {CERTIFICATE} and {CRL} there. A running "
+        "peer uses them from its next connection on. The old certificate stays valid until it expires or is revoked.[/]"
     )
 
 
@@ -69,7 +69,7 @@ def certificate_notes(lines: Sequence[PeerCheck], folder: Path) -> list[tuple[st
         notes.append((", ".join(soon), f"less than {SOON} days left of the certificate. {who}:  {command}"))
     for line in lines:
         if line.outdated:
-            words = f"runs with an older certificate than its kit's ({line.shown_days_left} days left): restart it"
+            words = f"presents an older certificate than its kit's ({line.shown_days_left} days left): copy it there"
             notes.append((line.name, words))
     return notes
 

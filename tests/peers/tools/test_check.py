@@ -17,7 +17,8 @@ from gossamer.peers.identity.certificates import Authority, server_name
 from gossamer.peers.identity.kit import KitError, open_kit, renew, revoke, write_kits
 from gossamer.peers.identity.roster import Member, Roster
 from gossamer.peers.tools import check as check_module
-from gossamer.peers.tools.check import Hello, check_network, disagreement, probe
+from gossamer.peers.tools.check import Hello, check_network, disagreement
+from gossamer.peers.wire.probe import probe
 
 NAMES = ("alice", "bob", "carol")
 
@@ -112,7 +113,7 @@ def test_a_peer_that_is_there(kits: Path, serve: Callable[..., Peer], monkeypatc
     assert (alone["alice"].days_left, alone["bob"].days_left) == (364, None)
 
 
-def test_a_peer_that_was_not_restarted_since_its_kit_was_renewed(kits: Path, serve: Callable[..., Peer]) -> None:
+def test_a_peer_whose_kit_was_renewed_elsewhere(kits: Path, serve: Callable[..., Peer]) -> None:
     serve(kits / "bob", port(kits, "bob"))
     serve(kits / "carol", port(kits, "carol"))
 

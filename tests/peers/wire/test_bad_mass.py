@@ -38,6 +38,7 @@ def same(header: wire.Header) -> None:
 
 BAD_MASS: dict[str, tuple[Bad, str]] = {
     "no weight": (parcel(same, 0.0), "wrong weight"),
+    "more weight than all peers have": (parcel(same, 3.1), "wrong weight"),
     "a negative weight": (parcel(same, -1.0), "wrong weight"),
     "a weight that is not a number": (parcel(same, math.nan), "not finite"),
     "an infinite weight": (parcel(same, math.inf), "not finite"),

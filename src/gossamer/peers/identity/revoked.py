@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 
 from gossamer.peers.identity.certificates import CRL, CertificateError, read_certificate, read_crl
 from gossamer.peers.identity.kit import Kit
@@ -17,6 +18,21 @@ class Revoked:
         self._list = read_crl(kit.crl, self._authority)
         self._last_read = kit.crl
         self._changed = 0
+
+    def __len__(self) -> int:
+        self._reload()
+        return len(self._list)
+
+    @property
+    def number(self) -> int:
+        """The number of the list, which grows with each new one."""
+        self._reload()
+        return _number(self._list)
+
+    @property
+    def pem(self) -> bytes:
+        """The list, in PEM."""
+        return self._list.public_bytes(serialization.Encoding.PEM)
 
     def __contains__(self, serial: int) -> bool:
         self._reload()

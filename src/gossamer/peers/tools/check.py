@@ -3,8 +3,6 @@
 Peers are asked with a kit, over the same mutual TLS that they use among themselves.
 """
 
-import socket
-import ssl
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -15,36 +13,17 @@ from typing import NamedTuple
 import grpc
 
 from gossamer.errors import GossamerError
-from gossamer.peers.identity.certificates import (
-    CERTIFICATE,
-    KEY,
-    CertificateError,
-    check_certificate,
-    is_newer,
-    server_name,
-    valid_until,
-)
+from gossamer.peers.identity.certificates import is_newer, valid_until
 from gossamer.peers.identity.code import code_digests, different_parts
 from gossamer.peers.identity.kit import Kit, KitError, is_kit, kits_in, open_kit
 from gossamer.peers.identity.roster import Member
 from gossamer.peers.wire import tls
 from gossamer.peers.wire import wire_pb2 as wire
 from gossamer.peers.wire.links import SERVICE, describe_failure
+from gossamer.peers.wire.probe import meet
 
 #: Seconds for each of: the connection, the handshake, the first answer.
 TIMEOUT = 5.0
-#: OpenSSL's codes for invalid certificates.
-FOREIGN = (18, 19, 20, 21, 7)
-NOT_YET, EXPIRED, REVOKED, WRONG_NAME = 9, 10, 23, 62
-#: The TLS alerts by which the other end refuses this kit.
-ALERTS = {
-    "UNKNOWN_CA": "it refuses this kit: its authority is another one",
-    "CERTIFICATE_EXPIRED": "it refuses this kit: by its clock the certificate has expired",
-    "CERTIFICATE_REVOKED": "it refuses this kit: the certificate was revoked",
-    "BAD_CERTIFICATE": "it refuses this kit's certificate",
-    "CERTIFICATE_UNKNOWN": "it refuses this kit's certificate",
-    "CERTIFICATE_REQUIRED": "it did not get this kit's certificate",
-}
 
 
 class Hello(NamedTuple):
@@ -70,13 +49,6 @@ class PeerCheck(NamedTuple):
     #: For the certificate that it presents: the days left, and whether its kit has a newer one.
     shown_days_left: int | None = None
     outdated: bool = False
-
-
-class Connection(NamedTuple):
-    """The result of connecting: the problem, and the certificate (PEM) of the other end."""
-
-    problem: str | None
-    shown: bytes | None = None
 
 
 def ask(kit: Kit, member: Member) -> Hello:
@@ -142,7 +114,7 @@ def _without_place(name: str, folders: Sequence[Path], error: GossamerError) -> 
 def _line(member: Member, kits: Sequence[Kit], asking: Kit) -> PeerCheck:
     own = next((kit for kit in kits if kit.name == member.name), None)
     days = _days_left(own.certificate) if own else None
-    (problem, shown), hello = meet(asking, member), None
+    (problem, shown, _), hello = meet(asking, member, TIMEOUT), None
     if problem is None:
         try:
             hello = ask(asking, member)
@@ -169,65 +141,3 @@ def disagreement(kit: Kit, hello: Hello) -> str | None:
     if parts := different_parts(code_digests(kit.roster.experiment), hello.code):
         return f"runs other code of {', '.join(parts)} than is installed here"
     return None
-
-
-def probe(kit: Kit, member: Member, timeout: float = TIMEOUT) -> str | None:
-    """Connect to a peer as another peer would; return the problem, None if there is none."""
-    return meet(kit, member, timeout).problem
-
-
-def meet(kit: Kit, member: Member, timeout: float = TIMEOUT) -> Connection:
-    """Connect to a peer as another peer would."""
-    try:
-        with socket.create_connection((member.host, member.port), timeout) as plain:
-            return _greet(kit, member, plain)
-    except TimeoutError:
-        return Connection(f"timed out: no answer within {timeout:g} s")
-    except ConnectionRefusedError:
-        return Connection("refused: nobody listens there")
-    except socket.gaierror as error:
-        return Connection(f"no such host ({error.strerror})")
-    except OSError as error:
-        return Connection(f"not reachable: {error.strerror or error}")
-
-
-def _greet(kit: Kit, member: Member, plain: socket.socket) -> Connection:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_verify_locations(cadata=kit.authority.decode())
-    context.load_cert_chain(kit.folder / CERTIFICATE, kit.folder / KEY)
-    context.set_alpn_protocols(["h2"])
-    try:
-        with context.wrap_socket(plain, server_hostname=server_name(member.name)) as secure:
-            encoded = secure.getpeercert(binary_form=True)
-            assert encoded is not None  # the context demands one
-            shown = ssl.DER_cert_to_PEM_cert(encoded).encode()
-            # OpenSSL has checked it, except for the list of revoked certificates.
-            check_certificate(shown, kit.authority, kit.crl, member.name)
-            # With TLS 1.3 the other end checks our certificate after the handshake: an alert comes only now.
-            closed = None if secure.recv(1) else "it closed the connection: not a Gossamer peer, or it refuses this kit"
-            return Connection(closed, shown)
-    except CertificateError as error:
-        return Connection(str(error))
-    except ssl.SSLCertVerificationError as error:
-        return Connection(_certificate_problem(error, member))
-    except TimeoutError:
-        return Connection("timed out: it accepted the connection and does not answer; is it frozen, or no peer?")
-    except ssl.SSLError as error:
-        reason = error.reason or str(error)
-        said = next((words for alert, words in ALERTS.items() if alert in reason), None)
-        return Connection(said or f"no TLS as expected ({reason.lower().replace('_', ' ')}); is it a Gossamer peer?")
-
-
-def _certificate_problem(error: ssl.SSLCertVerificationError, member: Member) -> str:
-    if error.verify_code in FOREIGN:
-        return "its certificate was signed by somebody else than this network's authority"
-    if error.verify_code == EXPIRED:
-        return "its certificate has expired"
-    if error.verify_code == NOT_YET:
-        return "its certificate is not valid yet; is a clock wrong?"
-    if error.verify_code == REVOKED:
-        return "its certificate was revoked"
-    if error.verify_code == WRONG_NAME:
-        return f"it has another peer's certificate, not that of '{member.name}'"
-    return f"its certificate is refused: {error.verify_message}"

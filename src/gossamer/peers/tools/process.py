@@ -1,7 +1,6 @@
 """A peer as a process: opens its kit, runs to the end, and stops on Ctrl-C and SIGTERM."""
 
 import asyncio
-import os
 import resource
 import signal
 from collections.abc import Callable
@@ -65,11 +64,6 @@ def run_peer(
 
     asyncio.run(until_stopped())
     return peer
-
-
-def leave(code: int) -> None:
-    """End the process at once, without waiting for a training step, which is repeated at the next start."""
-    os._exit(code)
 
 
 def _raise_file_limit() -> None:

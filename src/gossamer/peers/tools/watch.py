@@ -11,10 +11,10 @@ import grpc
 
 from gossamer.peers.identity.kit import Kit
 from gossamer.peers.identity.roster import Member
-from gossamer.peers.tools.check import probe
 from gossamer.peers.wire import tls
 from gossamer.peers.wire import wire_pb2 as wire
 from gossamer.peers.wire.links import NOBODY, SERVICE, describe_failure
+from gossamer.peers.wire.probe import probe
 
 #: Seconds that a peer has to answer.
 TIMEOUT = 3.0

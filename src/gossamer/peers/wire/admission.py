@@ -20,6 +20,8 @@ from gossamer.training import Training
 
 #: Bytes of a header besides its tensors and losses, and of one loss in it.
 HEADER_BYTES, LOSS_BYTES = 1024, 32
+#: By how much roundings may raise a push-sum weight.
+ROUNDING = 1e-3
 #: Values that are checked at once.
 VALUES_AT_ONCE = 1 << 20
 
@@ -190,6 +192,8 @@ class Admission:
             weight = message["weight"].double() - before["weight"].double() if before else message["weight"]
             if not bool((weight > 0).all()):
                 raise NotAdmitted(f"wrong weight: {float(weight):g}, which is not positive")
+            if not bool((weight <= self._clients * (1 + ROUNDING)).all()):
+                raise NotAdmitted(f"wrong weight: {float(weight):g}, which is more than all peers have")
 
 
 def _difference(found: Description, expected: Description) -> str:

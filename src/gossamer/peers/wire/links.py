@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,15 +12,22 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from gossamer.peers.identity.kit import Kit
+from gossamer.peers.identity.renewed import RenewedKit
+from gossamer.peers.identity.revoked import Revoked
 from gossamer.peers.identity.roster import Member
 from gossamer.peers.store.letters import DamagedFile, Letter
 from gossamer.peers.wire import tls
 from gossamer.peers.wire import wire_pb2 as wire
 from gossamer.peers.wire.faults import Faults
+from gossamer.peers.wire.probe import Connection, meet
 
 SERVICE = "gossamer.peers.Peer"
 #: Seconds between tries: the first, and the longest.
 FIRST_RETRY, LAST_RETRY = 0.05, 2.0
+#: Seconds after which the certificate of the other end is compared again with the list of revoked ones.
+VERIFIED_FOR = 60.0
+#: Seconds that a probe of the other end may take.
+PROBE = 2.0
 NOBODY = "nobody listens there"
 
 Message = TypeVar("Message", wire.Hello, wire.Piece, wire.Receipt, wire.Status)
@@ -28,6 +36,10 @@ OnReceipt = Callable[["Link", int, int, wire.Receipt], Awaitable[None]]
 
 class InjectedFault(Exception):
     """A request, or the answer to it, was lost on purpose."""
+
+
+class Unverified(Exception):
+    """The other end does not have a valid certificate of its peer, or it is not known whether it has."""
 
 
 class Unreadable(ValueError):
@@ -57,11 +69,9 @@ class Link:
         self.finished = False
         #: Whether the peer refused the last letter: then it is not worth waiting for its acknowledgements.
         self.refuses = False
-        self._channel = tls.channel(kit, self.member)
-        # Answers are parsed here and not by gRPC, which prints those that it cannot parse.
-        calls = {"request_serializer": lambda message: message.SerializeToString()}
-        self._greet = self._channel.unary_unary(f"/{SERVICE}/Greet", **calls)
-        self._deliver = self._channel.stream_unary(f"/{SERVICE}/Deliver", **calls)
+        self._renewed, self._revoked = RenewedKit(kit), Revoked(kit, lambda *_, **__: None)
+        self._verified: tuple[int, float] | None = None  # by which list of revoked certificates, and when
+        self._connect(kit)
         self._on_receipt = on_receipt
         self._faults = faults
         self._patience = kit.roster.exchange.patience
@@ -70,6 +80,34 @@ class Link:
         self._woken = asyncio.Event()
         self._stubborn = resend_refused
         self._down_since: float | None = None
+
+    def _connect(self, kit: Kit) -> None:
+        self._channel = tls.channel(kit, self.member)
+        # Answers are parsed here and not by gRPC, which prints those that it cannot parse.
+        calls = {"request_serializer": lambda message: message.SerializeToString()}
+        self._greet = self._channel.unary_unary(f"/{SERVICE}/Greet", **calls)
+        self._deliver = self._channel.stream_unary(f"/{SERVICE}/Deliver", **calls)
+
+    async def _check_certificates(self) -> None:
+        """Connect anew with a renewed certificate, and make sure that the other end's is not revoked."""
+        if self._renewed.reload():
+            old = self._channel
+            self._connect(self._renewed.kit)
+            self._closing = asyncio.create_task(old.close(LAST_RETRY))
+        if not len(self._revoked):
+            return
+        now, number = time.monotonic(), self._revoked.number
+        if self._verified is not None and self._verified[0] == number and now - self._verified[1] < VERIFIED_FOR:
+            return
+        # gRPC checks name, authority and dates, but no list, and does not show the certificate of the other end.
+        if (found := await self.probe()).problem is not None:
+            raise Unverified(found.problem)
+        self._verified = (number, now)
+
+    async def probe(self) -> Connection:
+        """Why this peer cannot be reached, in a connection of its own."""
+        kit = replace(self._renewed.kit, crl=self._revoked.pem)
+        return await asyncio.to_thread(meet, kit, self.member, PROBE)
 
     @property
     def waiting(self) -> list[tuple[int, int]]:
@@ -110,7 +148,15 @@ class Link:
                 continue
             try:
                 receipt = await self._send(kind, step, path)
-            except (grpc.aio.AioRpcError, grpc.RpcError, InjectedFault, TimeoutError, DamagedFile, Unreadable) as error:
+            except (
+                grpc.aio.AioRpcError,
+                grpc.RpcError,
+                InjectedFault,
+                TimeoutError,
+                DamagedFile,
+                Unreadable,
+                Unverified,
+            ) as error:
                 self._failed(error)
                 await self._rest(pause)
                 pause = min(2 * pause, LAST_RETRY)
@@ -142,8 +188,9 @@ class Link:
     async def greet(self, hello: wire.Hello, seconds: float) -> wire.Hello:
         """Exchange greetings."""
         try:
+            await self._check_certificates()
             answer = read(wire.Hello, await self._greet(hello, timeout=seconds))
-        except (grpc.aio.AioRpcError, Unreadable) as error:
+        except (grpc.aio.AioRpcError, Unreadable, Unverified) as error:
             self._failed(error)
             raise
         self._down_since = None
@@ -170,6 +217,7 @@ class Link:
 
     async def _deliver_once(self, path: Path) -> wire.Receipt:
         letter = Letter(path)
+        await self._check_certificates()
         try:
             answer = await self._deliver(self._pieces(letter), timeout=self._patience)
         except asyncio.CancelledError:
@@ -190,6 +238,7 @@ class Link:
 
     def _failed(self, error: Exception) -> None:
         self.failures += 1
+        self._verified = None
         if not isinstance(error, InjectedFault):
             self._down_since = self._down_since or time.monotonic()
             self.last_error = describe_failure(error)

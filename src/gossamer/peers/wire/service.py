@@ -8,6 +8,7 @@ peer.
 import asyncio
 import json
 import resource
+import socket
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
@@ -21,7 +22,9 @@ from cryptography import x509
 from gossamer.errors import GossamerError
 from gossamer.peers.identity.certificates import CertificateError, identity
 from gossamer.peers.identity.kit import Kit
+from gossamer.peers.identity.renewed import RenewedKit
 from gossamer.peers.identity.revoked import Revoked
+from gossamer.peers.identity.roster import Member
 from gossamer.peers.store.letters import CHUNK, Draft, Letter
 from gossamer.peers.store.mailbox import Mailbox
 from gossamer.peers.wire import tls
@@ -33,6 +36,10 @@ from gossamer.peers.wire.links import SERVICE, Unreadable, read
 STALL = 20.0
 #: Concurrent calls of one connection.
 CALLS_AT_ONCE = 8
+#: Calls of one peer in a second, and at once after a pause. Honest peers have some tens.
+CALLS_A_SECOND, AT_ONCE = 400, 400
+#: Seconds that a call of a peer with too many of them waits; then it is refused.
+LONGEST_WAIT = 2.0
 #: Seconds until a caller must have shown its certificate, and that a connection may stay without a call.
 HANDSHAKE, IDLE = 10.0, 300.0
 #: Connections whose first call is remembered.
@@ -45,6 +52,21 @@ LONGEST = 300
 
 class Superseded(Exception):
     """A letter whose sender has started another one."""
+
+
+class CallLimit:
+    """Spreads the calls of one peer over time, so that none can take the time of this one by calling."""
+
+    def __init__(self) -> None:
+        self._next: dict[int, float] = {}  # when the next call of each peer is due
+
+    def wait(self, sender: int) -> float:
+        """Seconds that a call has to wait. A call that has to wait too long is not counted."""
+        now = time.monotonic()
+        due = max(self._next.get(sender, 0.0), now - AT_ONCE / CALLS_A_SECOND)
+        if due - now <= LONGEST_WAIT:
+            self._next[sender] = due + 1 / CALLS_A_SECOND
+        return due - now
 
 
 class Service:
@@ -67,6 +89,8 @@ class Service:
         self._kit, self._admission, self._mailbox, self._log = kit, admission, mailbox, log
         self._hello, self._greeted, self._status = hello, greeted, status
         self._revoked = Revoked(kit, log)
+        self._renewed = RenewedKit(kit)
+        self._limit = CallLimit()
         self._numbers = {name: number for number, name in enumerate(kit.roster.names)}
         self._refused: Counter[str] = Counter()
         self._connected: deque[float] = deque()  # the times of connections that have made no call yet
@@ -104,10 +128,7 @@ class Service:
         try:
             self._server.add_secure_port(member.address, tls.server_credentials(self._kit, self._on_connection))
         except RuntimeError as error:
-            raise GossamerError(
-                f"peers.{member.name}: cannot listen on {member.address}. Is another program on that port (or "
-                "another process of this peer), or is the address not one of this machine?"
-            ) from error
+            raise _cannot_listen(member) from error
         await self._server.start()
 
     async def stop(self) -> None:
@@ -256,6 +277,12 @@ class Service:
             self._count(None, reason)
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
             raise AssertionError("abort raises") from error
+        if (wait := self._limit.wait(number)) > LONGEST_WAIT:
+            self._count(number, f"flood: more than {CALLS_A_SECOND} calls a second")
+            await asyncio.sleep(LONGEST_WAIT)  # holds one of the caller's concurrent calls
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "flood")
+        if wait > 0:
+            await asyncio.sleep(wait)
         return number
 
     def _count(self, sender: int | None, reason: str) -> None:
@@ -267,12 +294,31 @@ class Service:
             with suppress(GossamerError):  # a full disk
                 self._log("refused", sender=None if sender is None else self._name(sender), reason=reason[:LONGEST])
 
-    def _on_connection(self) -> None:
+    def _on_connection(self) -> Kit | None:
         """Count a connection; its first call shows that TLS admitted it. Called from a thread of the gRPC library."""
         self._connected.append(time.monotonic())
+        return self._renewed.kit if self._renewed.reload() else None
 
     def _name(self, number: int) -> str:
         return self._kit.roster.members[number].name
+
+
+def check_port(member: Member) -> None:
+    """Raise an error if this machine cannot listen on a peer's address."""
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(member.host, member.port, type=socket.SOCK_STREAM):
+            with socket.socket(family, kind, protocol) as tried:
+                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                tried.bind(address)
+    except OSError as error:
+        raise _cannot_listen(member) from error
+
+
+def _cannot_listen(member: Member) -> GossamerError:
+    return GossamerError(
+        f"peers.{member.name}: cannot listen on {member.address}. Is another program on that port (or another process "
+        "of this peer), or is the address not one of this machine?"
+    )
 
 
 def _connections() -> int:

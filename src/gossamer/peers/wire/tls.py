@@ -29,12 +29,23 @@ OPTIONS: list[tuple[str, Any]] = [
 ]
 
 
-def server_credentials(kit: Kit, on_connection: Callable[[], None]) -> grpc.ServerCredentials:
-    """Require a certificate of the network. `on_connection` is called for each attempt to connect."""
-    ours = grpc.ssl_server_certificate_configuration([(kit.key, kit.certificate)], root_certificates=kit.authority)
-    # gRPC asks this hook for a new certificate before each handshake; None keeps the present one. No other hook is
-    # called for connections that fail.
-    return grpc.dynamic_ssl_server_credentials(ours, on_connection, require_client_authentication=True)
+def server_credentials(kit: Kit, on_connection: Callable[[], Kit | None]) -> grpc.ServerCredentials:
+    """Require a certificate of the network.
+
+    `on_connection` is called for each attempt to connect; it returns a kit with a new certificate, if there is one.
+    """
+
+    def fetch() -> Any:
+        # gRPC asks this hook for a new certificate before each handshake; None keeps the present one. No other hook is
+        # called for connections that fail.
+        new = on_connection()
+        return None if new is None else _configuration(new)
+
+    return grpc.dynamic_ssl_server_credentials(_configuration(kit), fetch, require_client_authentication=True)
+
+
+def _configuration(kit: Kit) -> Any:
+    return grpc.ssl_server_certificate_configuration([(kit.key, kit.certificate)], root_certificates=kit.authority)
 
 
 def channel(kit: Kit, member: Member) -> grpc.aio.Channel:
