@@ -30,14 +30,17 @@ SLOW = (
     "commands/test_torchrun.py",
     "commands/test_workers.py",
     "docs",
+    "engines",
     "laws/test_convergence.py",
     "laws/test_push_sum.py",
     "methods/test_learning.py",
+    "mixing",
     "packaging",
     "peers/test_namespaces.py",
     "peers/test_network.py",
     "peers/tools",
     "peers/wire",
+    "system/test_torch_private.py",
     "workers",
 )
 

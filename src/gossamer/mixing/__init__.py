@@ -1,4 +1,4 @@
-"""What happens to messages on their way."""
+"""Mixing of messages, also across workers."""
 
 from gossamer.mixing.linear import Mixer, Traffic, operator_matrix
 

@@ -1,8 +1,8 @@
-"""Mixing when each worker holds the rows of its own clients: which rows cross, and how.
+"""Mixing when each worker holds the rows of its own clients: the rows that are sent between workers.
 
-A worker needs the messages of every client that its own ones hear. What its neighbours owe it is, per pair of workers,
-either those messages themselves or, where fewer numbers cross that way (many send to few, as to the hub of a star), the
-partial sums already weighted for each receiver. Nothing crosses between workers whose clients do not talk.
+A worker needs the messages of every neighbour of its own clients. Another worker sends either those messages or, where
+that is less (many clients send to few, as to the hub of a star), partial sums that are weighted for each receiver.
+Workers without neighbouring clients send each other nothing.
 """
 
 import warnings
@@ -16,15 +16,15 @@ from torch import Tensor
 
 from gossamer.workers import Group
 
-#: Bytes of a block of columns: small enough for a core's cache, so that a row is fetched from memory once.
+#: Bytes of a block of columns that are multiplied at once: they fit a core's cache, so that a row is read once.
 CACHE_BLOCK = 2 << 20
-#: Bytes that cross at once: large enough that the way there does not matter, small enough to hold beside the state.
-CROSSING_BLOCK = 1 << 20
-#: Columns that cross at once at least, however many rows there are: a few lines of a processor's cache.
-LEAST = 32
+#: Bytes that are sent at once: so many that latency does not matter, so few that they add little to the state.
+SENDING_BLOCK = 1 << 20
+#: Columns that are sent at once at least, however many rows there are: a few cache lines.
+LEAST_COLUMNS = 32
 
 
-class Give(NamedTuple):
+class Parcel(NamedTuple):
     """What a worker sends to another one: some of its own rows, or sums of them."""
 
     worker: int
@@ -39,31 +39,31 @@ class RowExchange:
     def __init__(self, matrix: sparse.csr_array, client_ranges: Sequence[range], rank: int) -> None:
         own = client_ranges[rank]
         mine = matrix[own.start : own.stop]
-        #: Rows that come from each other worker, in the order of the workers.
-        self.takes: dict[int, int] = {}
-        self.gives: list[Give] = []
+        #: The number of rows from each other worker, in the order of the workers.
+        self.receives: dict[int, int] = {}
+        self.sends: list[Parcel] = []
         columns = []
-        for worker, place in enumerate(client_ranges):
+        for worker, others in enumerate(client_ranges):
             if worker == rank:
-                self.before = sum(self.takes.values())
-                columns.append(mine[:, place.start : place.stop])
+                self.before = sum(self.receives.values())
+                columns.append(mine[:, others.start : others.stop])
                 continue
-            wanted = mine[:, place.start : place.stop]
-            senders, receivers = _crossing(wanted)
+            needed = mine[:, others.start : others.stop]
+            senders, receivers = _nonempty(needed)
             if len(senders):
                 as_rows = len(senders) <= len(receivers)
-                self.takes[worker] = len(senders) if as_rows else len(receivers)
-                columns.append(wanted[:, senders] if as_rows else _put(receivers, len(own)))
-            owed = matrix[place.start : place.stop, own.start : own.stop]
-            senders, receivers = _crossing(owed)
+                self.receives[worker] = len(senders) if as_rows else len(receivers)
+                columns.append(needed[:, senders] if as_rows else _placement(receivers, len(own)))
+            sent = matrix[others.start : others.stop, own.start : own.stop]
+            senders, receivers = _nonempty(sent)
             if len(senders):
                 if len(senders) <= len(receivers):
-                    self.gives.append(Give(worker, len(senders), rows=senders))
+                    self.sends.append(Parcel(worker, len(senders), rows=senders))
                 else:
-                    self.gives.append(Give(worker, len(receivers), sums=sparse.csr_array(owed[receivers])))
-        #: All must cut rows into the same blocks, so each reckons with the one who has the most to send or to hear.
-        self.crossing = _most_crossing(matrix, client_ranges)
-        # In the order of the clients, so that a sum is taken in the same order whatever the number of workers.
+                    self.sends.append(Parcel(worker, len(receivers), sums=sparse.csr_array(sent[receivers])))
+        #: The most rows that any worker sends or receives: all workers must cut rows into the same blocks.
+        self.most_rows = _most_rows(matrix, client_ranges)
+        # In the order of the clients, so that sums do not depend on the number of workers.
         self.matrix = sparse.csr_array(sparse.hstack(columns, format="csr"))
         self.matrix.sort_indices()
 
@@ -71,30 +71,30 @@ class RowExchange:
         """Mix `rows` [own clients, numbers] into `into`, which may be the same tensor."""
         if not rows.shape[1]:
             return
-        arriving, size, columns = sum(self.takes.values()), rows.element_size(), rows.shape[1]
-        wide = min(columns, max(LEAST, CROSSING_BLOCK // (self.crossing * size))) if self.crossing else columns
+        arriving, size, columns = sum(self.receives.values()), rows.element_size(), rows.shape[1]
+        wide = min(columns, max(LEAST_COLUMNS, SENDING_BLOCK // (self.most_rows * size))) if self.most_rows else columns
         narrow = min(wide, max(64, CACHE_BLOCK // (self.matrix.shape[1] * size)))
         product = Product(self.matrix, rows)
-        partial = {give.worker: Product(give.sums, rows) for give in self.gives if give.sums is not None}
-        # The same memory for all blocks, and given back at the end: there may be little beside the state.
-        leaving, foreign = [Room(rows, give.number, wide) for give in self.gives], Room(rows, arriving, wide)
-        together = Room(rows, arriving + len(rows), narrow)
+        partial = {parcel.worker: Product(parcel.sums, rows) for parcel in self.sends if parcel.sums is not None}
+        # The same memory for all blocks, freed at the end: with a large state there may be little.
+        leaving, foreign = [Block(rows, parcel.number, wide) for parcel in self.sends], Block(rows, arriving, wide)
+        together = Block(rows, arriving + len(rows), narrow)
         for start in range(0, columns, wide):
             block = rows[:, start : start + wide]
             width = block.shape[1]
-            parcels = {}
-            for give, room in zip(self.gives, leaving, strict=True):
-                parcels[give.worker] = room(width)
-                if give.rows is not None:
-                    torch.index_select(block, 0, torch.as_tensor(give.rows, device=rows.device), out=room(width))
+            sends = {}
+            for parcel, memory in zip(self.sends, leaving, strict=True):
+                sends[parcel.worker] = memory(width)
+                if parcel.rows is not None:
+                    torch.index_select(block, 0, torch.as_tensor(parcel.rows, device=rows.device), out=memory(width))
                 else:
-                    room(width).copy_(partial[give.worker](block.contiguous()))
+                    memory(width).copy_(partial[parcel.worker](block.contiguous()))
             arrived = foreign(width)
-            shelves, first = {}, 0
-            for worker, count in self.takes.items():
-                shelves[worker] = arrived[first : first + count]
+            receives, first = {}, 0
+            for worker, count in self.receives.items():
+                receives[worker] = arrived[first : first + count]
                 first += count
-            group.exchange(parcels, shelves)
+            group.exchange(sends, receives)
             for left in range(0, width, narrow):
                 right = min(left + narrow, width)
                 near, far = block[:, left:right], arrived[:, left:right]
@@ -103,8 +103,8 @@ class RowExchange:
                 into[:, start + left : start + right] = product(ordered)
 
 
-class Room:
-    """Memory for so many rows, as wide as they may be; called with a width it gives a tensor there."""
+class Block:
+    """Memory for so many rows of at most so many columns; called with a number of columns, it gives a tensor there."""
 
     def __init__(self, like: Tensor, rows: int, most: int) -> None:
         self._rows = rows
@@ -115,11 +115,11 @@ class Room:
 
 
 class Product:
-    """A sparse matrix times dense rows, by the library that does it best where the rows are."""
+    """A sparse matrix times dense rows: by scipy on a CPU, else by torch."""
 
     def __init__(self, matrix: sparse.csr_array, like: Tensor) -> None:
         self._on_cpu = like.device.type == "cpu"
-        if self._on_cpu:  # several times faster than torch's own sparse product there
+        if self._on_cpu:  # scipy's product is several times as fast as torch's there
             self._matrix = sparse.csr_array(matrix, dtype=str(like.dtype).removeprefix("torch."))
         else:
             self._tensor = as_torch(matrix, like.dtype, like.device)
@@ -130,21 +130,21 @@ class Product:
         return self._tensor @ rows
 
 
-def _crossing(block: sparse.csr_array) -> tuple[np.ndarray, np.ndarray]:
-    """The columns and the rows of a block that are not empty: who sends, who receives."""
+def _nonempty(block: sparse.csr_array) -> tuple[np.ndarray, np.ndarray]:
+    """The columns and the rows of a block that are not empty: senders and receivers."""
     entries = block.tocoo()
     row, column = entries.coords
     return np.unique(column), np.unique(row)
 
 
-def _most_crossing(matrix: sparse.csr_array, client_ranges: Sequence[range]) -> int:
-    """The most rows that one worker sends to all others, or hears from them."""
+def _most_rows(matrix: sparse.csr_array, client_ranges: Sequence[range]) -> int:
+    """The most rows that one worker sends to all others, or receives from them."""
     clients, workers = matrix.shape[0], len(client_ranges)
-    owner = np.repeat(np.arange(workers), [len(place) for place in client_ranges])
+    owner = np.repeat(np.arange(workers), [len(owned) for owned in client_ranges])
     row, column = matrix.tocoo().coords
     away = owner[row] != owner[column]
     row, column = row[away].astype(np.int64), column[away].astype(np.int64)
-    # Each sender once for each worker that hears it, each receiver once for each worker that it hears.
+    # Each sender once for each worker that it sends to, each receiver once for each worker that it receives from.
     (to, sender), (by, receiver) = (
         np.divmod(np.unique(owner[one] * clients + other), clients) for one, other in ((row, column), (column, row))
     )
@@ -154,7 +154,7 @@ def _most_crossing(matrix: sparse.csr_array, client_ranges: Sequence[range]) -> 
     return int(max(crossing.sum(0).max(), crossing.sum(1).max()))
 
 
-def _put(receivers: np.ndarray, clients: int) -> sparse.csr_array:
+def _placement(receivers: np.ndarray, clients: int) -> sparse.csr_array:
     """The matrix that adds partial sums to the clients they are for."""
     ones = np.ones(len(receivers))
     return sparse.csr_array((ones, (receivers, np.arange(len(receivers)))), shape=(clients, len(receivers)))

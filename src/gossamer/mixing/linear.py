@@ -15,17 +15,17 @@ from gossamer.system.sums import sum_rows
 from gossamer.workers import ALONE, Group
 
 Losses = np.ndarray | None
-#: Plans kept for graphs that repeat: a static one has one for each operator.
-PLANS = 64
-#: Numbers of the messages to a server that are gathered at once.
-GATHERED = 1 << 20
+#: Exchanges that are kept for graphs that repeat: a static graph has one for each operator.
+MOST_EXCHANGES = 64
+#: Numbers of the messages to a server that are copied at once.
+SERVER_BLOCK = 1 << 20
 
 
 def operator_matrix(network: Network, operator: Operator, step: int, losses: Losses = None) -> sparse.csr_array:
     """The matrix that an operator multiplies the stacked messages with at one gossip step."""
     weights = network.matrix(step, losses)
     if operator in ("average", "push"):
-        # These differ in what the weights must satisfy, which is checked before a run.
+        # They differ in the sums of the weights that they need, which are checked before a run.
         return weights
     others = sparse.csr_array(weights - sparse.diags_array(weights.diagonal()))
     others.eliminate_zeros()
@@ -37,7 +37,7 @@ def operator_matrix(network: Network, operator: Operator, step: int, losses: Los
 class Mixer:
     """Mixes the messages of a worker's own clients with those of all others.
 
-    `client_ranges` says which clients each worker owns; a worker's messages are the rows of its own ones, in order.
+    `client_ranges` are the clients of each worker; the messages of a worker are the rows of its own clients, in order.
     """
 
     def __init__(self, network: Network, client_ranges: Sequence[range] | None = None, group: Group = ALONE) -> None:
@@ -45,10 +45,10 @@ class Mixer:
         self._group = group
         self._client_ranges = client_ranges or [range(network.clients)]
         self._own = self._client_ranges[group.rank]
-        self._plans: dict[tuple[Operator, int], RowExchange] = {}
+        self._exchanges: dict[tuple[Operator, int], RowExchange] = {}
 
     def mix(self, operators: dict[str, Operator], messages: Message, step: int, losses: Losses = None) -> Message:
-        """What each own client receives, by name: [own clients, ...] in and out. What comes in may be overwritten."""
+        """The mixed messages of the own clients, by name: [own clients, ...]. The messages given may be overwritten."""
         mixed = {}
         pairs = mixes(operators, messages)
         for number, (key, (name, operator)) in enumerate(pairs.items()):
@@ -56,11 +56,11 @@ class Mixer:
             if operator == "server":
                 mixed[key] = self._mean(rows, step).expand_as(rows)
                 continue
-            # A message that is mixed in a second way as well must outlive the first.
+            # A message that is mixed in a second way later must not be overwritten.
             needed_again = any(later == name for later, _ in list(pairs.values())[number + 1 :])
             into = torch.empty_like(rows) if needed_again else rows
-            plan = self._plan(operator, step, losses)
-            plan.apply(self._group, rows.view(len(self._own), -1), into.view(len(self._own), -1))
+            exchange = self._exchange(operator, step, losses)
+            exchange.apply(self._group, rows.view(len(self._own), -1), into.view(len(self._own), -1))
             mixed[key] = into
         return mixed
 
@@ -71,27 +71,29 @@ class Mixer:
         here = called[(called >= self._own.start) & (called < self._own.stop)] - self._own.start
         flat = rows.view(len(rows), -1)
         total = torch.zeros(flat.shape[1], dtype=torch.float64, device=rows.device)
-        for some in torch.split(torch.as_tensor(here, device=rows.device), max(1, GATHERED // max(1, flat.shape[1]))):
+        for some in torch.split(
+            torch.as_tensor(here, device=rows.device), max(1, SERVER_BLOCK // max(1, flat.shape[1]))
+        ):
             total += sum_rows(flat[some])
         return (self._group.all_sum(total) / len(called)).to(rows.dtype).view(rows.shape[1:])
 
-    def _plan(self, operator: Operator, step: int, losses: Losses) -> RowExchange:
+    def _exchange(self, operator: Operator, step: int, losses: Losses) -> RowExchange:
         period = self._network.period
-        repeats = period is not None and period <= PLANS and not (self._network.by_loss and losses is not None)
+        repeats = period is not None and period <= MOST_EXCHANGES and not (self._network.by_loss and losses is not None)
         key = (operator, step % period if period else 0)
-        if repeats and key in self._plans:
-            return self._plans[key]
-        plan = RowExchange(
+        if repeats and key in self._exchanges:
+            return self._exchanges[key]
+        exchange = RowExchange(
             operator_matrix(self._network, operator, step, losses), self._client_ranges, self._group.rank
         )
         if repeats:
-            self._plans[key] = plan
-        return plan
+            self._exchanges[key] = exchange
+        return exchange
 
 
 @dataclass
 class Traffic:
-    """Bytes sent in a round, by each client and by the server, counted from the tensors that travel."""
+    """Bytes that each client and the server send in a round, counted from the tensors that are sent."""
 
     clients: np.ndarray
     server: int = 0
@@ -99,12 +101,12 @@ class Traffic:
     messages: int = 0
 
     def add(self, network: Network, traits: Traits | None, messages: Message, step: int, losses: Losses) -> None:
-        """Count one gossip step. A method that packs its messages is charged for what it packs them into."""
+        """Count one gossip step. The messages of a method with a codec count in their encoded form."""
         sends = network.sends(step, losses)
         first = {name: rows[0] for name, rows in messages.items()}
         if traits is not None:
             first = traits.encoded(first)
-        # Every client's message has the same schema, so one of them tells the size of all.
+        # The messages of all clients have the same shapes, so one of them gives the size.
         one = sum(tensor.numel() * tensor.element_size() for tensor in first.values())
         self.clients += sends.astype(np.int64) * one
         self.server += network.server_sends(step) * one
