@@ -1,6 +1,7 @@
 """Runs that go well, runs that diverge, and what they leave behind."""
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -9,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from safetensors import safe_open
 
 from gossamer import Experiment, simulate
 from gossamer.runs import RunFolder
+from gossamer.terminal import progress
 
 Command = Callable[..., Any]
 Settings = Callable[..., list[str]]
@@ -147,6 +150,36 @@ def test_ctrl_c_says_how_to_go_on(gossamer: Command, settings: Settings, monkeyp
     answer = gossamer("run", "-q")
     assert answer.code == 130
     assert answer.err == "\nstopped; nothing that was written is lost.\n"
+
+
+@pytest.mark.parametrize("where", ["gossamer.simulation.launch.choose_plan", "gossamer.pages.curves.draw_html"])
+def test_ctrl_c_anywhere_in_a_comparison_says_how_to_go_on(
+    gossamer: Command, settings: Settings, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def press(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(where, press)
+    answer = gossamer("compare", *settings(rounds=1), "--sweep=lr=0.1,0.2", "--out", "c", "-q")
+    assert answer.code == 130
+    assert "Go on with:  gossamer resume c\n" in answer.err
+
+
+@pytest.mark.parametrize("width", [72, 80, 120])
+def test_progress_stays_in_one_line(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gossamer: Command, width: int
+) -> None:
+    with (tmp_path / "screen").open("w") as screen:
+        monkeypatch.setattr(progress, "err", Console(file=screen, force_terminal=True, width=width, height=30))
+        sweep = '--sweep=method={name="dfedsam-mgs", rho=0.1, gossip_steps=2},dfedavg'
+        assert gossamer("compare", *settings(rounds=3), sweep, "--out", "c").code == 0
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", (tmp_path / "screen").read_text())
+    last = [line for line in re.split(r"[\r\n]+", shown) if "took" in line]
+    assert len(last) >= 2
+    for line in last:
+        assert len(line.rstrip()) <= width
+        assert line.startswith(("[1/2] dfed", "[2/2] dfed"))
+        assert re.search(r"round 3/3 accuracy \d+\.\d %  consensus \S+ took 00:\d\d", line), line
 
 
 def test_quiet_shows_the_result_and_no_progress(gossamer: Command, settings: Settings) -> None:

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,19 @@ def test_an_interrupt_keeps_the_last_whole_round(tmp_path: Path) -> None:
     again = resume(tmp_path / "r")
     assert again.vectors.equal(straight.vectors)
     assert again.metrics.equals(straight.metrics)
+
+
+@pytest.mark.parametrize("where", ["gossamer.simulation.launch.choose_plan", "gossamer.engines.Stacked.round"])
+def test_ctrl_c_in_a_script_is_a_few_lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str) -> None:
+    def press(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(where, press)
+    with pytest.raises(Interrupted) as stop:
+        simulate(small(), out=tmp_path / "r")
+    shown = traceback.format_exception(stop.value)
+    assert len("".join(shown).splitlines()) < 15
+    assert "stopped before the first checkpoint" in shown[-1]
 
 
 def test_steps_that_are_not_run_as_asked_are_told() -> None:
@@ -210,14 +224,14 @@ def test_one_diverges_without_a_folder() -> None:
     assert result.table.loc["0.1", "last accuracy spread"] > 0
 
 
-def test_curves_are_means_with_extremes(tmp_path: Path) -> None:
+def test_curves_are_means_with_standard_deviations(tmp_path: Path) -> None:
     result = compare(small(rounds=3, evaluate={"every": 2}), {"lr": [0.1]}, seeds=2, out=tmp_path / "c")
     line = curve(result.runs["0.1"], "test_accuracy", 100.0)
     assert line is not None
     assert line.rounds == [2, 3]
-    for record, ends in zip(result.runs["0.1"], (line.low, line.high), strict=True):
-        assert record.last("test_accuracy") * 100 in (pytest.approx(line.low[-1]), pytest.approx(line.high[-1]))
-        assert len(ends) == 2
+    last = [100 * record.last("test_accuracy") for record in result.runs["0.1"]]
+    assert len(line.low) == len(line.high) == 2
+    assert line.high[-1] - line.mean[-1] == pytest.approx(abs(last[0] - last[1]) / 2**0.5)
     assert line.mean[-1] == pytest.approx((line.low[-1] + line.high[-1]) / 2)
     assert curve(result.runs["0.1"], "nothing") is None
     assert [r.label for r in read_runs([tmp_path / "c"])] == ["0.1-seed0", "0.1-seed1"]

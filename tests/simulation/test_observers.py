@@ -175,7 +175,7 @@ def test_values_of_every_client_are_in_every_record_if_they_are_wanted(workers: 
     for record in wanting.records:
         assert {name: values.shape for name, values in record.clients.items()} == dict.fromkeys(Wanting.wants, (4,))
         assert record.clients["client_local_loss"].mean() == pytest.approx(record.metrics["local_loss"])
-        assert record.clients["client_bytes"].mean() == record.metrics["bytes_per_client"]
+        assert record.clients["client_bytes"].mean() == record.metrics["client_bytes_round"]
         if "client_accuracy_mean" in record.metrics:
             assert record.clients["client_accuracy"].mean() == record.metrics["client_accuracy_mean"]
             assert record.clients["client_accuracy"].min() == record.metrics["client_accuracy_worst"]

@@ -38,7 +38,10 @@ class Commands(TyperGroup):
             if stop.run is not None and stop.folder is not None:  # the interrupt came in the last round
                 say_run(stop.run, stop.folder)
                 return None
-            say_interrupted(stop)
+            if stop.folder is None:
+                say_stopped()
+            else:
+                say_interrupted(stop)
             raise typer.Exit(130) from stop
         except KeyboardInterrupt as stop:
             say_stopped()

@@ -69,16 +69,22 @@ def compare(
 
 def run_study(study: studies.Study, folder: Path, display: terminal.StudyDisplay, options: simulation.Options) -> None:
     """Run a study into a folder, then print its table, the places of its files and what to try next."""
-    with display:
-        result = studies.compare(
-            study.experiment, study.sweep, seeds=study.seeds, out=folder, observe=display.observers, **options
-        )
-    title, swept, wide = comparison_title(study), ", ".join(study.sweep), terminal.console.out.width >= 100
-    terminal.console.out.print(results_table(result.table, title, swept, study.seeds, wide))
-    say_early_ends(result.records)
-    write_text(folder / "table.csv", result.table.to_csv(index_label="variant"))
-    write_text(folder / "table.md", results_markdown(result.table, swept, study.seeds))
-    say_curves(result.runs, folder, title, folder / "table.csv")
+    try:
+        with display:
+            result = studies.compare(
+                study.experiment, study.sweep, seeds=study.seeds, out=folder, observe=display.observers, **options
+            )
+        title = comparison_title(study, result.partitioned)
+        swept, wide = ", ".join(study.sweep), terminal.console.out.width >= 100
+        terminal.console.out.print(results_table(result, title, swept, wide))
+        say_early_ends(result.records)
+        write_text(folder / "table.csv", result.table.to_csv(index_label="variant"))
+        write_text(folder / "table.md", results_markdown(result, swept))
+        say_curves(result.runs, folder, title, folder / "table.csv")
+    except KeyboardInterrupt as stop:
+        if isinstance(stop, simulation.Interrupted) or not (folder / studies.COMPARISON).exists():
+            raise
+        raise simulation.Interrupted(0, folder) from None  # between two runs, or while the curves were drawn
     terminal.say_next(next_command(study, folder))
 
 

@@ -4,10 +4,12 @@ Used by the simulation, by peers and by the theory's measurements.
 """
 
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from gossamer.data import (
@@ -29,6 +31,7 @@ from gossamer.methods import Setting, bind, traits_of
 from gossamer.models import build_model, make_module
 from gossamer.parts import user_code
 from gossamer.randomness import Purpose, torch_seed
+from gossamer.system.words import counted
 from gossamer.training import Training
 from gossamer.workers import launched_from_outside
 
@@ -39,6 +42,8 @@ class PreparedExperiment(NamedTuple):
     experiment: Experiment
     training: Training
     partition: PartitionSummary
+    #: What the user should know of the data before the first round.
+    notes: tuple[str, ...]
 
 
 def prepare(experiment: Experiment, data_dir: Path | None = None) -> PreparedExperiment:
@@ -95,9 +100,23 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> PreparedExp
         clip=experiment.clip,
         seed=experiment.seed,
     )
-    return PreparedExperiment(
-        experiment, training, summarise(client_rows, dataset.train.targets.cpu().numpy(), dataset.classes)
-    )
+    summary = summarise(client_rows, dataset.train.targets.cpu().numpy(), dataset.classes)
+    return PreparedExperiment(experiment, training, summary, tuple(data_notes(experiment, dataset, summary)))
+
+
+def data_notes(experiment: Experiment, dataset: Dataset, summary: PartitionSummary) -> Iterator[str]:
+    """Facts about the data that a user may not expect."""
+    if dataset.clients is not None and experiment.partition != Experiment().partition:
+        yield f"the data set '{dataset.name}' comes with its own clients: the partition of the experiment is not used"
+    if empty := int((summary.sizes == 0).sum()):
+        held = f"{len(dataset.train):,} training samples are shared among {len(summary.sizes):,} clients"
+        yield f"{held}: {counted(empty, 'client')} of them {'has' if empty == 1 else 'have'} no sample"
+    if not dataset.test.targets.is_floating_point():
+        known = np.unique(dataset.train.targets.cpu().numpy())
+        unseen = np.setdiff1d(dataset.test.targets.cpu().numpy(), known).tolist()
+        if unseen:
+            some = ", ".join(map(str, unseen[:5])) + (", ..." if len(unseen) > 5 else "")
+            yield f"the test samples have {counted(len(unseen), 'label')} that no training sample has: {some}"
 
 
 def as_device(name: str) -> torch.device:

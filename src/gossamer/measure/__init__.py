@@ -2,17 +2,19 @@
 
 from gossamer.measure.metrics import Evaluator, Quality, consensus_distance
 from gossamer.measure.rounds import Measured, Measurement
-from gossamer.measure.table import CLIENT_VALUES, METRICS, Metric, Metrics, add_totals, best_round
+from gossamer.measure.table import CLIENT_VALUES, METRICS, SCORES, Metric, Metrics, Score, add_totals, best_round
 
 __all__ = [
     "CLIENT_VALUES",
     "METRICS",
+    "SCORES",
     "Evaluator",
     "Measured",
     "Measurement",
     "Metric",
     "Metrics",
     "Quality",
+    "Score",
     "add_totals",
     "best_round",
     "consensus_distance",

@@ -98,6 +98,9 @@ class Measurement:
                 metrics["client_accuracy_mean"] = float(accuracy.mean())
                 metrics["client_accuracy_worst"] = float(accuracy.min())
                 metrics["client_accuracy_best"] = float(accuracy.max())
+                metrics["client_loss_mean"] = float(loss.mean())
+                metrics["client_loss_worst"] = float(loss.max())
+                metrics["client_loss_best"] = float(loss.min())
         if average is not None and training and (quality := self._evaluator.training(average[None], together=True)):
             metrics["train_loss"], metrics["train_accuracy"] = float(quality.loss), float(quality.accuracy)
             if "test_accuracy" in metrics:
@@ -122,4 +125,4 @@ def _counts(report: RoundReport | None, history: Sequence[Metrics]) -> Metrics:
         sent = int(report.client_bytes.sum()) + report.server_bytes
         counts = {"bytes": sent, "messages": report.messages, "gradients": report.gradients}
     per_client = float(report.client_bytes.mean()) if report is not None else 0.0
-    return {"bytes_per_client": per_client, **add_totals(counts, history[-1] if history else {})}
+    return {"client_bytes_round": per_client, **add_totals(counts, history[-1] if history else {})}

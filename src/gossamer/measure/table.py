@@ -20,8 +20,10 @@ METRICS = {
     "round": Metric("the round, counted from 1; 0 is the state before the first round"),
     "lr": Metric("learning rate of the round"),
     "local_loss": Metric("training loss, the mean over the clients that trained", "down"),
-    "bytes_per_client": Metric("bytes that a client sent in the round, the mean over all clients"),
-    "bytes_round": Metric("bytes sent in the round, by all clients and the server"),
+    "client_bytes_round": Metric(
+        "bytes that a client sent in the round, the mean over all clients; through a server: the way up alone"
+    ),
+    "bytes_round": Metric("bytes sent in the round, by all clients and the server: both ways"),
     "bytes_total": Metric("bytes sent in all rounds so far", "up"),
     "messages_round": Metric("messages sent over links in the round, by all clients and the server"),
     "messages_total": Metric("messages sent in all rounds so far", "up"),
@@ -33,10 +35,31 @@ METRICS = {
     "client_accuracy_mean": Metric("accuracy of the clients' own models on the test samples: mean", "up", "clients"),
     "client_accuracy_worst": Metric("the same: the worst client", "up", "clients"),
     "client_accuracy_best": Metric("the same: the best client", "up", "clients"),
+    "client_loss_mean": Metric("loss of the clients' own models on the test samples: mean", "down", "clients"),
+    "client_loss_worst": Metric("the same: the worst client", "down", "clients"),
+    "client_loss_best": Metric("the same: the best client", "down", "clients"),
     "train_loss": Metric("loss of the averaged model on all training samples", "down", "training"),
     "train_accuracy": Metric("accuracy of the averaged model on all training samples", "up", "training"),
     "generalisation_gap": Metric("training accuracy minus test accuracy", None, "training"),
 }
+
+
+class Score(NamedTuple):
+    """A metric that models are judged by."""
+
+    key: str
+    #: The metric in a table of numbers.
+    words: str
+    #: The same of the worst client's own model.
+    worst: str | None
+
+
+#: Runs are judged by the first of these that they have numbers for: a regression has no accuracy.
+SCORES = (
+    Score("test_accuracy", "accuracy", "client_accuracy_worst"),
+    Score("test_loss", "test loss", "client_loss_worst"),
+    Score("local_loss", "training loss", None),
+)
 
 #: Per-client values that an observer may want in the record of every round: see `Observer.wants`.
 CLIENT_VALUES = {

@@ -8,7 +8,7 @@ import pandas as pd
 
 from gossamer.errors import RunFolderError
 from gossamer.runs.files import replace_file
-from gossamer.runs.record import RunRecord
+from gossamer.runs.record import RunRecord, score_of
 
 #: A palette that colour-blind readers and grey print can tell apart (Okabe and Ito).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
@@ -25,16 +25,23 @@ class Panel(NamedTuple):
     percent: bool = False
 
 
-PANELS = (
+ACCURACY = (
     Panel("test_accuracy", "Test accuracy of the averaged model", percent=True),
     Panel("client_accuracy_worst", "Test accuracy of the worst client", percent=True),
+)
+#: In place of accuracies where they have no meaning.
+LOSS = (
+    Panel("test_loss", "Test loss of the averaged model", logarithmic=True),
+    Panel("client_loss_worst", "Test loss of the worst client", logarithmic=True),
+)
+PANELS = (
     Panel("consensus", "Consensus distance  (1/n) Σ ‖xᵢ − x̄‖²", logarithmic=True),
     Panel("local_loss", "Training loss during local steps", logarithmic=True),
 )
 
 
 class Curve(NamedTuple):
-    """Mean of a metric over a variant's runs, with the lowest and the highest of them."""
+    """Mean of a metric over a variant's runs, and the mean minus and plus their standard deviation."""
 
     rounds: list[float]
     mean: list[float]
@@ -48,29 +55,47 @@ def curve(records: Sequence[RunRecord], key: str, scale: float = 1.0) -> Curve |
     if not columns or not any(len(column) for column in columns):
         return None
     joined = pd.concat(columns, axis=1).dropna() * scale
-    return Curve(
-        joined.index.to_list(),
-        joined.mean(axis=1).to_list(),
-        joined.min(axis=1).to_list(),
-        joined.max(axis=1).to_list(),
-    )
+    mean, spread = joined.mean(axis=1), joined.std(axis=1, ddof=1)
+    return Curve(joined.index.to_list(), mean.to_list(), (mean - spread).to_list(), (mean + spread).to_list())
 
 
-def drawn_panels(runs: Mapping[str, Sequence[RunRecord]]) -> list[Panel]:
-    """The panels that any of the runs has numbers for; an axis is logarithmic only where there is a positive number."""
-    found = []
-    for panel in PANELS:
-        lines = [line for records in runs.values() if (line := curve(records, panel.key))]
-        if lines:
-            positive = any(value > 0 for line in lines for value in line.mean)
-            found.append(panel._replace(logarithmic=panel.logarithmic and positive))
-    return found
+class Drawing(NamedTuple):
+    """A panel with the curve of every variant that has numbers for it."""
+
+    panel: Panel
+    curves: dict[str, Curve]
+    #: The bottom of a logarithmic axis; None for a linear one, also where no value is positive.
+    bottom: float | None
+
+    @classmethod
+    def of(cls, panel: Panel, runs: Mapping[str, Sequence[RunRecord]]) -> "Drawing":
+        scale = 100.0 if panel.percent else 1.0
+        found = {label: line for label, records in runs.items() if (line := curve(records, panel.key, scale))}
+        positive = [value for line in found.values() for value in line.mean if value > 0]
+        if not panel.logarithmic or not positive:
+            return cls(panel, found, None)
+        # A band may reach below zero, where a logarithmic axis ends: it is cut at the bottom.
+        bottom = min(positive) / 2
+        clipped = {label: line._replace(low=[max(low, bottom) for low in line.low]) for label, line in found.items()}
+        return cls(panel, clipped, bottom)
+
+
+def drawings(runs: Mapping[str, Sequence[RunRecord]]) -> list[Drawing]:
+    """The panels that any of the runs has numbers for: accuracies, or losses where accuracies have no meaning."""
+    scores = ACCURACY if score_of(r for records in runs.values() for r in records).key == "test_accuracy" else LOSS
+    found = (Drawing.of(panel, runs) for panel in (*scores, *PANELS))
+    return [drawing for drawing in found if drawing.curves]
+
+
+def band_words(runs: Mapping[str, Sequence[RunRecord]]) -> str:
+    """What the bands are, if there are any."""
+    return "bands: ± one standard deviation over the seeds" if any(len(each) > 1 for each in runs.values()) else ""
 
 
 class Layout(NamedTuple):
     """The panels of a figure, its columns and rows, and the last round on its axes."""
 
-    panels: list[Panel]
+    drawings: list[Drawing]
     across: int
     down: int
     last: int
@@ -78,10 +103,10 @@ class Layout(NamedTuple):
 
 def layout(runs: Mapping[str, Sequence[RunRecord]]) -> Layout:
     """At most two panels in a row."""
-    panels = drawn_panels(runs)
-    across = min(2, len(panels))
+    drawn = drawings(runs)
+    across = min(2, len(drawn))
     last = max(record.rounds for records in runs.values() for record in records)
-    return Layout(panels, across, -(-len(panels) // across), last)
+    return Layout(drawn, across, -(-len(drawn) // across), last)
 
 
 def draw_png(runs: Mapping[str, Sequence[RunRecord]], path: Path, title: str) -> None:
@@ -90,14 +115,15 @@ def draw_png(runs: Mapping[str, Sequence[RunRecord]], path: Path, title: str) ->
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    panels, across, down, last = layout(runs)
+    drawn, across, down, last = layout(runs)
     figure = Figure(figsize=(6.2 * across, 3.9 * down + 0.6), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=13, fontweight="bold", x=0.01, ha="left")
-    for axes, panel in zip(figure.subplots(down, across, squeeze=False).flat, panels, strict=False):
+    if words := band_words(runs):
+        figure.supxlabel(words, fontsize=9, color="#555555", x=0.99, ha="right")
+    for axes, (panel, curves, bottom) in zip(figure.subplots(down, across, squeeze=False).flat, drawn, strict=False):
         for number, (label, records) in enumerate(runs.items()):
-            line = curve(records, panel.key, 100.0 if panel.percent else 1.0)
-            if line is None:
+            if (line := curves.get(label)) is None:
                 continue
             colour = COLOURS[number % len(COLOURS)]
             marker = "o" if len(line.rounds) == 1 else None
@@ -109,15 +135,16 @@ def draw_png(runs: Mapping[str, Sequence[RunRecord]], path: Path, title: str) ->
         axes.set_xlabel("round")
         axes.set_xlim(0, last * 1.02)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        if panel.logarithmic:
+        if bottom is not None:
             axes.set_yscale("log")
+            axes.set_ylim(bottom=bottom)
         if panel.percent:
             axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0f} %")
         axes.grid(True, color="#e6e6e6", linewidth=0.8)
         axes.set_axisbelow(True)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
-    for unused in list(figure.axes)[len(panels) :]:
+    for unused in list(figure.axes)[len(drawn) :]:
         unused.remove()
     if figure.axes and len(runs) <= 20:
         figure.axes[0].legend(frameon=False, fontsize=9)
@@ -129,14 +156,13 @@ def draw_html(runs: Mapping[str, Sequence[RunRecord]], path: Path, title: str) -
     import plotly.graph_objects as go
     from plotly.subplots import make_subplots
 
-    panels, across, down, last = layout(runs)
-    figure = make_subplots(rows=down, cols=across, subplot_titles=[panel.title for panel in panels])
-    for place, panel in enumerate(panels):
+    drawn, across, down, last = layout(runs)
+    figure = make_subplots(rows=down, cols=across, subplot_titles=[drawing.panel.title for drawing in drawn])
+    for place, (panel, curves, bottom) in enumerate(drawn):
         row, column = divmod(place, across)
         where: dict[str, Any] = {"row": row + 1, "col": column + 1}
         for number, (label, records) in enumerate(runs.items()):
-            line = curve(records, panel.key, 100.0 if panel.percent else 1.0)
-            if line is None:
+            if (line := curves.get(label)) is None:
                 continue
             colour = COLOURS[number % len(COLOURS)]
             common = {"legendgroup": label, "name": label}
@@ -157,12 +183,13 @@ def draw_html(runs: Mapping[str, Sequence[RunRecord]], path: Path, title: str) -
                 ), **where,
             )  # fmt: skip
         figure.update_xaxes(title_text="round", range=[0, last * 1.02], **where)
-        if panel.logarithmic:
+        if bottom is not None:
             figure.update_yaxes(type="log", exponentformat="power", **where)
         if panel.percent:
             figure.update_yaxes(ticksuffix=" %", **where)
     figure.update_layout(
-        title={"text": title}, template="plotly_white", height=380 * down + 120, hovermode="x unified",
+        title={"text": title, "subtitle": {"text": band_words(runs)}},
+        template="plotly_white", height=380 * down + 120, hovermode="x unified",
         legend={"orientation": "h", "y": -0.12}, font={"family": "system-ui, sans-serif"},
     )  # fmt: skip
     replace_file(path, lambda aside: figure.write_html(aside, include_plotlyjs=True))
@@ -170,7 +197,7 @@ def draw_html(runs: Mapping[str, Sequence[RunRecord]], path: Path, title: str) -
 
 def draw_curves(runs: Mapping[str, Sequence[RunRecord]], folder: Path, title: str) -> tuple[Path, Path]:
     """The picture and the page, as `curves.png` and `curves.html` in a folder."""
-    if not drawn_panels(runs):
+    if not drawings(runs):
         raise RunFolderError("no round has been measured yet: there is nothing to draw")
     png, html = folder / "curves.png", folder / "curves.html"
     draw_png(runs, png, title)

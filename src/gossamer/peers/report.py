@@ -71,7 +71,7 @@ class Report:
         counts = {"bytes": sent[0] - before[0], "messages": sent[1] - before[1], "gradients": gradients}
         self.metrics = {
             "round": round, "lr": self._training.lr_at(round - 1), "local_loss": loss,
-            "bytes_per_client": float(counts["bytes"]), **add_totals(counts, self.metrics), **quality,
+            "client_bytes_round": float(counts["bytes"]), **add_totals(counts, self.metrics), **quality,
         }  # fmt: skip
         self._run.record(self.metrics, {"round": round, **seconds})
         self.log("round", **self.metrics)

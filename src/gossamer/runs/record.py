@@ -1,11 +1,13 @@
 """Runs read back from their folders: the experiment and the numbers, without computing anything."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gossamer.errors import RunFolderError
 from gossamer.experiment import read_toml
+from gossamer.measure import METRICS, SCORES, Score
 from gossamer.runs.folder import EXPERIMENT, RunFolder, read_lines
 
 if TYPE_CHECKING:
@@ -34,15 +36,32 @@ class RunRecord:
             return float("nan")
         return float(known.iloc[-1])
 
-    def best(self, key: str = "test_accuracy") -> float:
-        """The highest value of a metric; NaN if it was never measured."""
-        return float(self.metrics[key].max()) if key in self.metrics else float("nan")
+    def best(self, key: str) -> float:
+        """The highest value of a metric, or the lowest of one that falls; NaN if it was never measured."""
+        if key not in self.metrics:
+            return float("nan")
+        return float(self.metrics[key].min() if METRICS[key].direction == "down" else self.metrics[key].max())
+
+    @property
+    def client_bytes(self) -> float:
+        """Bytes that a client sent in all rounds, the mean over all clients."""
+        return float(self.metrics["client_bytes_round"].sum()) if len(self.metrics) else 0.0
 
     @property
     def seconds(self) -> float:
         """Seconds of all rounds together."""
         parts = [c for c in self.timings.columns if c.startswith("seconds_")]
         return float(self.timings[parts].sum().sum())
+
+
+def score_of(records: Iterable[RunRecord]) -> Score:
+    """The metric by which runs are judged: accuracy, or a loss where accuracy has no meaning."""
+    records = list(records)
+
+    def has_numbers(key: str) -> bool:
+        return any(key in record.metrics and record.metrics[key].notna().any() for record in records)
+
+    return next((score for score in SCORES if has_numbers(score.key)), SCORES[0])
 
 
 def read_run(path: Path, label: str | None = None) -> RunRecord:

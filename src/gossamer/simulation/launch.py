@@ -92,6 +92,10 @@ def _observed(observers: Sequence[Observer], launch: Callable[[Observers], Run])
     told = observer.heard_by(first_process())
     try:
         run = launch(observer)
+    except KeyboardInterrupt as error:
+        stop = error if isinstance(error, Interrupted) else Interrupted(0, None)
+        told.end(_outcome(stop))
+        raise stop.with_traceback(None) from None  # where exactly it was interrupted helps nobody
     except BaseException as error:
         told.end(_outcome(error))
         raise
@@ -117,6 +121,8 @@ def _launch(experiment: Experiment, path: Path | None, resumes: bool, observers:
         observers = Observers([*observers.each, StopAtMetric(experiment.stop_at)])
     speaker = observers.heard_by(first_process())
     prepared = prepare(experiment, options.get("data_dir"))
+    for note in prepared.notes:
+        speaker.note(note)
     training, spill = prepared.training, Path(folder) if (folder := options.get("spill")) is not None else None
     workers = number_of_workers(options.get("workers"), training, speaker.note)
     check_memory(training, workers, spill)

@@ -1,5 +1,6 @@
 """The result of a run, and the two ways in which a run ends with an exception."""
 
+import shlex
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -66,8 +67,8 @@ class Run:
 
     @property
     def sent_per_client(self) -> float:
-        """Bytes that a client sent in all rounds, the mean over all clients."""
-        return float(sum(line["bytes_per_client"] for line in self._history))
+        """Bytes that a client sent in all rounds, the mean over all clients; through a server, the way up alone."""
+        return float(sum(line["client_bytes_round"] for line in self._history))
 
 
 class Diverged(DivergenceError):
@@ -85,7 +86,10 @@ class Interrupted(KeyboardInterrupt):
     """
 
     def __init__(self, round: int, folder: Path | None, run: Run | None = None) -> None:
-        super().__init__()
+        when = f"after round {round}" if round else "before the first checkpoint"
+        go_on = f"go on with: gossamer resume {shlex.quote(str(folder))}"
+        lost = "without a folder (out=...) nothing of the run is kept"
+        super().__init__(f"stopped {when}; {go_on if folder is not None else lost}")
         self.round = round
         self.folder = folder
         self.run = run

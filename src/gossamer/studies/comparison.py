@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 from gossamer.errors import ExperimentError
 from gossamer.experiment import Experiment, prepare
+from gossamer.measure import Score
 from gossamer.runs.folder import EXPERIMENT, RunFolder
-from gossamer.runs.record import RunRecord, read_run
+from gossamer.runs.record import RunRecord, read_run, score_of
 from gossamer.simulation import (
     Diverged,
     Interrupted,
@@ -46,14 +47,21 @@ class Comparison:
 
     runs: dict[str, list[RunRecord]]
     folder: Path | None = None
+    #: Whether the experiment's partition split the data; False for data that comes with its own clients.
+    partitioned: bool = True
 
     @property
     def records(self) -> list[RunRecord]:
         return [record for records in self.runs.values() for record in records]
 
     @property
+    def score(self) -> Score:
+        """The metric by which the variants are judged."""
+        return score_of(self.records)
+
+    @property
     def table(self) -> "pd.DataFrame":
-        """One row per variant: the mean over its seeds and, as `... spread`, the standard deviation."""
+        """One row per variant: the mean over its seeds and, of several, their standard deviation as `... spread`."""
         return summary_table(self.runs)
 
 
@@ -85,8 +93,8 @@ def compare(
     check_options(options)
     options["keep_vectors"] = False  # a record has no place for them
     planned = _planned(experiment, sweep, seeds)
-    for _, _, seeded in planned:  # an invalid variant is refused before the first run, not after the last
-        prepare(seeded, options.get("data_dir"))
+    # An invalid variant is refused before the first run, not after the last.
+    data = [prepare(seeded, options.get("data_dir")).training.dataset.clients for _, _, seeded in planned]
     study = Study(experiment, {key: list(values) for key, values in sweep.items()}, seeds)
     folder = study.claim(Path(out)) if out is not None else None
     runs: dict[str, list[RunRecord]] = {}
@@ -96,7 +104,7 @@ def compare(
             runs.setdefault(label, []).append(_run_once(run, observe(run), options))
         except Interrupted as stop:  # the whole comparison is resumed, not this run
             raise Interrupted(stop.round, folder) from None
-    return Comparison(runs, folder)
+    return Comparison(runs, folder, partitioned=any(clients is None for clients in data))
 
 
 def _planned(experiment: Experiment, sweep: Sweep, seeds: int) -> list[tuple[str, str, Experiment]]:
@@ -131,25 +139,27 @@ def record_of(run: Run, label: str) -> RunRecord:
 
 
 def summary_table(runs: Mapping[str, Sequence[RunRecord]]) -> "pd.DataFrame":
-    """One row per variant: mean over its runs and, as `... spread`, their standard deviation."""
+    """One row per variant: mean over its runs and, of several, their standard deviation as `... spread`."""
     import pandas as pd  # takes a third of a second, which no run should wait for before its first round
 
     rows = {}
+    score = score_of(record for records in runs.values() for record in records)
     for label, records in runs.items():
-        values = pd.DataFrame([_summary(record) for record in records])
-        spread = values.std(ddof=1) if len(values) > 1 else values.std(ddof=0) * 0
+        values = pd.DataFrame([_summary(record, score) for record in records])
+        spread = values.std(ddof=1) if len(values) > 1 else pd.Series()
         rows[label] = {**values.mean(), **{f"{key} spread": value for key, value in spread.items()}}
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def _summary(record: RunRecord) -> dict[str, float | None]:
+def _summary(record: RunRecord, score: Score) -> dict[str, float]:
     return {
-        "best accuracy": record.best(),
-        "last accuracy": record.last("test_accuracy"),
-        "worst client": record.last("client_accuracy_worst"),
-        "gap": record.last("generalisation_gap"),
-        "test loss": record.last("test_loss"),
+        f"best {score.words}": record.best(score.key),
+        f"last {score.words}": record.last(score.key),
+        **({f"worst client {score.words}": record.last(score.worst)} if score.worst else {}),
+        **({"gap": record.last("generalisation_gap")} if score.key == "test_accuracy" else {}),
+        **({"last test loss": record.last("test_loss")} if score.key != "test_loss" else {}),
         "consensus": record.last("consensus"),
-        "bytes per client": record.metrics["bytes_per_client"].sum() if len(record.metrics) else 0.0,
+        "bytes sent by a client in all rounds": record.client_bytes,
+        "bytes sent by clients and server in all rounds": record.last("bytes_total"),
         "seconds": record.seconds,
     }

@@ -1,5 +1,6 @@
 """Standard output and standard error, and numbers as a person reads them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich import box
@@ -50,12 +51,22 @@ def percent(value: float | None, spread: float | None = None) -> str:
     """An accuracy in percent, with its spread if given."""
     if value is None or value != value:
         return "–"
-    return f"{100 * value:.1f} %" if spread is None else f"{100 * value:.1f} ± {100 * spread:.1f} %"
+    return f"{100 * value:.1f}{_plus_minus(spread, 100, '.1f')} %"
 
 
-def number(value: float | None) -> str:
-    """A measured number, to three digits."""
-    return "–" if value is None or value != value else f"{value:.3g}"
+def number(value: float | None, spread: float | None = None) -> str:
+    """A measured number, to three digits, with its spread if given."""
+    return "–" if value is None or value != value else f"{value:.3g}{_plus_minus(spread, 1, '.2g')}"
+
+
+def _plus_minus(spread: float | None, factor: float, digits: str) -> str:
+    """A spread behind its number; of a single seed there is none."""
+    return "" if spread is None or spread != spread else f" ± {factor * spread:{digits}}"
+
+
+def score_text(key: str, value: float | None, spread: float | None = None) -> str:
+    """A value of a metric that models are judged by: accuracies in percent, losses as they are."""
+    return percent(value, spread) if "accuracy" in key else number(value, spread)
 
 
 def ruled_table(title: str | None = None) -> Table:
@@ -64,6 +75,12 @@ def ruled_table(title: str | None = None) -> Table:
         title=title, title_justify="left", title_style="bold", header_style="bold",
         box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
     )  # fmt: skip
+
+
+def with_caption(table: Table, lines: Sequence[str]) -> Table:
+    """A table with lines below it."""
+    table.caption, table.caption_justify = "\n".join(lines) or None, "left"
+    return table
 
 
 def plain_table() -> Table:

@@ -2,12 +2,14 @@
 
 import os
 import sys
+from datetime import timedelta
 from typing import Any, Self
 
 from rich.control import Control
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn
 from rich.segment import ControlType
+from rich.table import Column
 from rich.text import Text
 
 from gossamer.errors import ExperimentError
@@ -16,11 +18,21 @@ from gossamer.simulation import Observer, Outcome, RoundRecord, RunStart
 from gossamer.studies import StudyRun
 from gossamer.terminal.console import err, percent
 
+#: A narrower terminal has no bar beside the numbers of a round.
+WIDE = 110
+
 
 class Quiet(Observer):
     """Shows nothing but what the user must know."""
 
+    #: The notes so far, none of which is repeated: the runs of a comparison share them.
+    noted: set[str] | None = None
+
     def note(self, message: str) -> None:
+        if self.noted is not None:
+            if message in self.noted:
+                return
+            self.noted.add(message)
         err.print(f"[yellow]note:[/] {escape(message)}", soft_wrap=True)
 
     def end(self, outcome: Outcome) -> None:
@@ -61,12 +73,13 @@ class LiveBar(Quiet):
         self._label = label
         self._verbose = verbose
         self._task: TaskID | None = None
+        whole = Column(no_wrap=True)  # of all columns, only the label is cut on a narrow terminal
         self._progress = Progress(
-            TextColumn("[bold]{task.fields[label]}"),
-            BarColumn(bar_width=24),
-            _RoundColumn(),
-            TextColumn("{task.fields[text]}"),
-            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+            _LabelColumn(),
+            *([BarColumn(bar_width=24, table_column=whole)] if err.width >= WIDE else []),
+            _RoundColumn(table_column=whole),
+            TextColumn("{task.fields[text]}", table_column=whole),
+            _TimeColumn(table_column=whole),
             console=err,
         )
         self._show_line("preparing")  # data may have to be read or downloaded first
@@ -83,7 +96,7 @@ class LiveBar(Quiet):
         erase_line()
         if self._verbose:
             err.print(f"[dim]{opening(run)}; clients run {run.how}[/]", soft_wrap=True)
-        rounds, label = run.experiment.rounds, escape(self._label)
+        rounds, label = run.experiment.rounds, self._label
         self._task = self._progress.add_task("", total=rounds, completed=run.rounds_done, label=label, text="starting")
         self._progress.start()
 
@@ -102,6 +115,24 @@ class LiveBar(Quiet):
         if self._task is None:
             erase_line()
         self._progress.stop()
+
+
+class _LabelColumn(ProgressColumn):
+    def render(self, task: Any) -> Text:
+        return Text(task.fields["label"], style="bold", no_wrap=True, overflow="ellipsis")
+
+
+class _TimeColumn(ProgressColumn):
+    """The time that is left, or at the end the time that it took."""
+
+    max_refresh = 0.5
+
+    def render(self, task: Any) -> Text:
+        seconds = task.finished_time if task.finished else task.time_remaining
+        if seconds is None:
+            return Text("")
+        clock = str(timedelta(seconds=int(seconds))).removeprefix("0:")
+        return Text(f"took {clock}" if task.finished else f"{clock} left")
 
 
 class _RoundColumn(ProgressColumn):
@@ -161,6 +192,7 @@ class StudyDisplay:
     def __init__(self, quiet: bool, verbose: bool, tensorboard: bool) -> None:
         self._quiet, self._verbose = quiet, verbose
         self._more = [TensorBoard] if tensorboard else []
+        self._noted: set[str] = set()
         self._current = Quiet()
 
     def __enter__(self) -> Self:
@@ -175,6 +207,7 @@ class StudyDisplay:
         self._current.close()
         name = f"[{run.number:{len(str(run.total))}}/{run.total}] {run.label} (seed {run.experiment.seed})"
         self._current = make_observer(name, self._quiet, self._verbose)
+        self._current.noted = self._noted
         return [self._current, TellsDivergence(run.label), *(more() for more in self._more)]
 
 

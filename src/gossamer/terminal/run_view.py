@@ -7,57 +7,68 @@ from pathlib import Path
 from rich.markup import escape
 from rich.table import Table
 
-from gossamer.runs.record import RunRecord
+from gossamer.measure import SCORES
+from gossamer.runs.record import RunRecord, score_of
 from gossamer.simulation import Run
 from gossamer.studies import value_label
 from gossamer.system.words import size
-from gossamer.terminal.console import number, percent, ruled_table, say, say_next, say_where
+from gossamer.terminal.console import number, ruled_table, say, say_next, say_where, score_text, with_caption
+
+#: The caption of a table with runs through a server.
+WAY_UP = "Sent by a client through a server: the way up alone."
 
 
 def say_run(run: Run, folder: Path) -> None:
     """Print what a run reached and where its files are."""
     if run.ending.kind == "stopped":
         say(escape(str(run.ending)))
-    say(", ".join([*_reached(run), f"sent per client {size(run.sent_per_client)}"]))
+    say(", ".join([*_reached(run), f"sent by a client {size(run.sent_per_client)}"]))
     say_where(folder)
     say_next(f"gossamer show {shlex.quote(str(folder))}")
 
 
 def _reached(run: Run) -> Iterator[str]:
     best, last = run.best, run.last
-    if (accuracy := best.get("test_accuracy")) is not None and accuracy == accuracy:
-        yield f"best accuracy [bold]{percent(accuracy)}[/] in round {best['round']:.0f}"
-        yield f"last {percent(last.get('test_accuracy'))}"
-        yield f"worst client {percent(last.get('client_accuracy_worst'))}"
-    elif best:  # a regression has a loss and no accuracy
-        yield f"best test loss [bold]{number(best['test_loss'])}[/] in round {best['round']:.0f}"
-        yield f"last {number(last.get('test_loss'))}"
+    known = [key for key, value in best.items() if value is not None and value == value]
+    score = next((score for score in SCORES if score.key in known), SCORES[-1])
+    if best:
+        yield f"best {score.words} [bold]{score_text(score.key, best[score.key])}[/] in round {best['round']:.0f}"
+        yield f"last {score_text(score.key, last.get(score.key))}"
+        yield f"worst client {score_text(score.key, last.get(score.worst or ''))}"
     else:
-        yield f"training loss {number(last.get('local_loss'))}"
+        yield f"{score.words} {number(last.get(score.key))}"
 
 
 def run_table(records: Sequence[RunRecord], wide: bool) -> Table:
     """One row per run; on a wide terminal with its method and graph."""
+    score = score_of(records)
+    loss = "" if score.key == "test_accuracy" else "\nloss"
     shown = ruled_table()
     shown.add_column("run", overflow="fold", min_width=16)
     for name in ("method", "graph") if wide else ():
         shown.add_column(name)
-    for name in ("rounds", "best", "last", "worst\nclient", "consensus", "sent per\nclient", "time"):
+    worst = ["worst\nclient"] if score.worst else []
+    for name in ("rounds", f"best{loss}", f"last{loss}", *worst, "consensus", "sent by\na client", "time"):
         shown.add_column(name, justify="right", no_wrap=True)
     for record in records:
-        sent = record.metrics["bytes_per_client"].sum() if len(record.metrics) else 0
+        keys = [score.worst] if score.worst else []
         shown.add_row(
             escape(record.label),
             *(escape(value_label(record.experiment.get(key, ""))) for key in ("method", "graph") if wide),
             f"{record.rounds}/{record.experiment['rounds']}",
-            percent(record.best()),
-            percent(record.last("test_accuracy")),
-            percent(record.last("client_accuracy_worst")),
+            score_text(score.key, record.best(score.key)),
+            *(score_text(score.key, record.last(key)) for key in (score.key, *keys)),
             number(record.last("consensus")),
-            size(sent),
+            size(record.client_bytes),
             f"{record.seconds:.1f} s",
         )
-    return shown
+    captions = [] if wide else ["Left out on a narrow terminal: method, graph."]
+    return with_caption(shown, [*captions, *([WAY_UP] if has_server(records) else [])])
+
+
+def has_server(records: Sequence[RunRecord]) -> bool:
+    """Whether a server takes part in any of the runs."""
+    return any(value_label(record.experiment.get("graph", "")).startswith("server") for record in records)
 
 
 def say_early_ends(records: Sequence[RunRecord]) -> None:
@@ -69,9 +80,9 @@ def say_early_ends(records: Sequence[RunRecord]) -> None:
 
 def say_curves(runs: Mapping[str, Sequence[RunRecord]], folder: Path, title: str, *also: Path) -> None:
     """Draw the curves, if any round was finished, and print where they and other files are."""
-    from gossamer.pages.curves import draw_curves, drawn_panels
+    from gossamer.pages.curves import draw_curves, drawings
 
-    if drawn_panels(runs):
+    if drawings(runs):
         also = (*draw_curves(runs, folder, title), *also)
     if also:
         say_where(*also)
