@@ -220,3 +220,7 @@ def test_the_calls_of_one_peer_are_spread_over_time(clock: list[float]) -> None:
     assert limit.wait(2) <= 0
     clock[0] += 60
     assert limit.wait(1) <= 0
+    limit.charge(1, 16 << 20)  # half a second of letters that came in vain
+    assert limit.wait(1) == pytest.approx(0.5)
+    limit.charge(1, 1 << 40)
+    assert limit.wait(1) <= LONGEST_WAIT

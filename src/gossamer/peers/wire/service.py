@@ -38,6 +38,8 @@ STALL = 20.0
 CALLS_AT_ONCE = 8
 #: Calls of one peer in a second, and at once after a pause. Honest peers have some tens.
 CALLS_A_SECOND, AT_ONCE = 400, 400
+#: Bytes of letters in a second that one peer may send in vain.
+WASTED_BYTES_A_SECOND = 32 << 20
 #: Seconds that a call of a peer with too many of them waits; then it is refused.
 LONGEST_WAIT = 2.0
 #: Seconds until a caller must have shown its certificate, and that a connection may stay without a call.
@@ -67,6 +69,12 @@ class CallLimit:
         if due - now <= LONGEST_WAIT:
             self._next[sender] = due + 1 / CALLS_A_SECOND
         return due - now
+
+    def charge(self, sender: int, wasted: int) -> None:
+        """Let the next call of a peer wait for the bytes of a letter that was received in vain."""
+        now = time.monotonic()
+        due = max(self._next.get(sender, 0.0), now) + wasted / WASTED_BYTES_A_SECOND
+        self._next[sender] = min(due, now + LONGEST_WAIT)
 
 
 class Service:
@@ -205,11 +213,15 @@ class Service:
             earlier.set_result(None)
         self._receiving[sender] = superseded
         with Draft(self._mailbox.path(header.kind, sender, header.step), header) as draft:
-            await self._receive_body(stream, header, draft, superseded)
-            # Values are checked before the letter can be found, and it is in its place before it is acknowledged.
-            await asyncio.to_thread(self._admission.check_values, Letter(draft.aside), last_parcel)
-            if superseded.done():
-                raise Superseded
+            try:
+                await self._receive_body(stream, header, draft, superseded)
+                # Values are checked before the letter can be found, and it is in its place before it is acknowledged.
+                await asyncio.to_thread(self._admission.check_values, Letter(draft.aside), last_parcel)
+                if superseded.done():
+                    raise Superseded
+            except BaseException:
+                self._limit.charge(sender, header.bytes)
+                raise
             draft.keep(self._kit.roster.exchange.sync)
         self.received_bytes += header.bytes
         await self._admission.stored(sender, header)
