@@ -15,6 +15,7 @@ from gossamer.engines import PlanOverrides, Stacked, choose_plan
 from gossamer.experiment import prepare
 from gossamer.graphs import Claims, Network
 from gossamer.methods import METHODS
+from gossamer.training import check_first_step
 from method_laws import LAWS
 
 FEATURES, CLASSES = 3, 3
@@ -68,6 +69,7 @@ def engine(method: Any, graph: Any, dataset: Dataset, chunk: int | None = None, 
         method=method, graph=graph, dataset=dataset, clients=len(dataset.clients or ()), **{**defaults, **settings}
     )
     training = prepare(experiment).training
+    check_first_step(training)
     return Stacked(training, choose_plan(training, PlanOverrides(chunk)))
 
 

@@ -23,7 +23,7 @@ from gossamer.experiment import Experiment, prepare
 from gossamer.simulation import check_options
 from gossamer.system.machine import seconds_of_others, usable_cores
 from gossamer.system.words import counted
-from gossamer.training import Training, count_gradients
+from gossamer.training import Training, check_first_step, count_gradients
 from gossamer.workers import can_fork
 
 #: Times that each plain loop is measured, in turns.
@@ -51,6 +51,7 @@ def benchmark(
     held = memory_in_use()
     say("reading the experiment")
     training = prepare(experiment, data_dir).training
+    check_first_step(training)
     steps = int(training.batches.steps.sum())
     if not steps:
         raise ExperimentError("local_steps: no client takes a local step, so there is nothing to measure")

@@ -1,7 +1,7 @@
 """The engines, which run the clients of an experiment round by round."""
 
 from gossamer.engines.memory import SMALL_STATE, OutOfMemory, check_memory, explain_lack_of_memory, shared_sizes
-from gossamer.engines.planning.choice import PlanOverrides, check_first_step, choose_plan
+from gossamer.engines.planning.choice import PlanOverrides, choose_plan
 from gossamer.engines.planning.workers import number_of_workers
 from gossamer.engines.reference import Reference, Trace
 from gossamer.engines.stacked import RoundReport, Stacked
@@ -17,7 +17,6 @@ __all__ = [
     "Stacked",
     "StepMode",
     "Trace",
-    "check_first_step",
     "check_memory",
     "choose_plan",
     "explain_lack_of_memory",

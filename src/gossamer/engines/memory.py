@@ -24,7 +24,7 @@ from gossamer.parts import is_out_of_memory
 from gossamer.system.machine import free_memory
 from gossamer.system.torch_private import tree_leaves
 from gossamer.system.words import counted, size
-from gossamer.training import Training
+from gossamer.training import Training, call
 from gossamer.workers import ALONE, Group, machines
 
 #: Bytes of state on a machine up to which a second copy of it is kept.
@@ -238,7 +238,7 @@ def unread_by_receive(method: Method, state: State, message: Message, round: Rou
     mixed = {key: message[name] for key, (name, _) in mixes(method.sends, message).items()}
     given = {name: value.view_as(value) for name, value in state.items()}  # a tensor object each, to be identified by
     with _UsedTensors(given.values()) as used:
-        after = method.receive(dict(given), mixed, round)
+        after = call("receive", round.number, method.receive, given, mixed, round)
     if not isinstance(after, dict):
         raise ExperimentError(f"round {round.number + 1}: the method's `receive` gives {after!r}, and no state")
     returned = {id(value) for value in after.values()}

@@ -25,7 +25,7 @@ from gossamer.parts import in_user_code
 from gossamer.system.allocator import keep_freed_memory, trim_freed_memory
 from gossamer.system.sums import sum_rows
 from gossamer.system.threads import on_threads
-from gossamer.training import Training, count_gradients
+from gossamer.training import Training, call, count_gradients
 from gossamer.training.rounds import client_round, over_clients, stacked_round
 from gossamer.training.steps import full_gradient
 from gossamer.workers import ALONE, Group, balanced_ranges
@@ -188,7 +188,8 @@ class Stacked:
         for row, client in enumerate(self.own):
             state = {name: rows[row] for name, rows in self.state.items()}
             gradient = partial(full_gradient, self.training, client, self.training.method.model(state))
-            after, message = opening.open(state, gradient, client_round(self.training, client, 0, opening=True))
+            round = client_round(self.training, client, 0, opening=True)
+            after, message = call("open", 0, opening.open, state, gradient, round)
             self._buffers.write(self.state, slice(row, row + 1), {name: value[None] for name, value in after.items()})
             for name, value in message.items():
                 if name not in messages:
@@ -198,7 +199,7 @@ class Stacked:
         for step in range(opening.mixings):
             traffic.add(network, None, messages, step, None)
             messages = self.mixer.mix(operators, messages, step, None)
-        for rows, after in self._apply(opening.opened, self.state, messages, 0):
+        for rows, after in self._apply("opened", opening.opened, self.state, messages, 0):
             self._buffers.write(self.state, rows, after)
 
     def _all_reduce(self, losses: Tensor, broken: Tensor) -> tuple[Tensor, Tensor]:
@@ -318,17 +319,19 @@ class Stacked:
     def _receive(self, messages: Message, index: int) -> None:
         """The state after the mixed messages have arrived."""
         state = self._buffers.back
-        for rows, after in self._apply(self.training.method.receive, state, messages, index):
+        for rows, after in self._apply("receive", self.training.method.receive, state, messages, index):
             self._check("receive", "state", self._state_shapes, after, index)
             self._buffers.write(state, rows, after)
 
-    def _apply(self, receive: Any, state: State, messages: Message, index: int) -> Iterator[tuple[slice, State]]:
+    def _apply(
+        self, name: str, receive: Any, state: State, messages: Message, index: int
+    ) -> Iterator[tuple[slice, State]]:
         """A function of state, messages and round, applied to all own clients, block by block."""
         for rows in self._blocks():
             clients = np.arange(self.own.start + rows.start, self.own.start + rows.stop)
             round = stacked_round(self.training, clients, index)
             parts = ({name: value[rows] for name, value in values.items()} for values in (state, messages))
-            yield rows, over_clients(self._on_rows, receive, round)(*parts)
+            yield rows, call(name, index, over_clients(self._on_rows, receive, round), *parts)
 
     def _check(self, function: str, what: str, usual: Any, found: Any, index: int) -> None:
         """Refuse a state or message of another shape: the first step was checked, a later one may differ."""

@@ -37,6 +37,6 @@ def probe(method: Method, x0: Tensor) -> Probe:
         return torch.zeros_like(x0)
 
     if traits.opening:
-        state, opening = traits.opening.open(state, full_gradient, round)
-    local = method.begin(state, round)
-    return Probe(round, state, local, *method.finish(state, local, round), opening, asked)
+        state, opening = traits.opening.open(dict(state), full_gradient, round)
+    local = method.begin(dict(state), round)  # copies: a method may set entries of what it is given
+    return Probe(round, state, local, *method.finish(dict(state), dict(local), round), opening, asked)

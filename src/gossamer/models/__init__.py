@@ -1,6 +1,6 @@
 """Neural networks as functions of one flat vector, and losses."""
 
-from gossamer.models.losses import LOSSES, CrossEntropy, Loss, SquaredError, sample_losses
+from gossamer.models.losses import LOSSES, CrossEntropy, Loss, SquaredError, check_loss, sample_losses
 from gossamer.models.vector import Parameters, VectorModel, build_model
 from gossamer.models.zoo import MODELS, make_module
 
@@ -13,6 +13,7 @@ __all__ = [
     "SquaredError",
     "VectorModel",
     "build_model",
+    "check_loss",
     "make_module",
     "sample_losses",
 ]

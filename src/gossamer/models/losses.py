@@ -1,14 +1,18 @@
 """Losses: functions that return one number for each sample."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from gossamer.errors import ExperimentError
 from gossamer.parts import Catalog, part
+from gossamer.system.torch_private import tree_leaves, tree_map
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+#: Of the model's outputs, mostly a tensor, and the targets.
+Loss = Callable[[Any, Tensor], Tensor]
 
 
 @part
@@ -34,7 +38,7 @@ class SquaredError:
 LOSSES = Catalog("loss", {"cross-entropy": CrossEntropy, "squared-error": SquaredError}, role="__call__")
 
 
-def sample_losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+def sample_losses(loss: Loss, outputs: Any, targets: Tensor) -> Tensor:
     """One loss for each sample, from a loss function that returns all of them or only their mean.
 
     Mini-batches of different clients are padded to one size, so the engine weights samples itself. A loss function that
@@ -46,4 +50,45 @@ def sample_losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
         raise ValueError(f"a loss gives one number for each of {len(targets)} samples, or their mean (got {got})")
     if losses.dim() > 0:
         return losses
-    return torch.func.vmap(lambda output, target: loss(output[None], target[None]))(outputs, targets)
+    if not all(isinstance(leaf, Tensor) for leaf in tree_leaves(outputs)):
+        raise ValueError(
+            f"the model returns a {type(outputs).__name__}, which cannot be taken apart into samples: a loss of it "
+            "gives one number for each sample, not their mean"
+        )
+    return torch.func.vmap(lambda *sample: loss(*tree_map(lambda value: value[None], sample)))(outputs, targets)
+
+
+def check_loss(loss: Loss, outputs: Any, targets: Tensor) -> None:
+    """Refuse a loss of a batch that is not the mean over its samples, each by itself.
+
+    >>> outputs, targets = torch.tensor([[1.0, 2.0], [3.0, 5.0]]), torch.tensor([0, 1])
+    >>> check_loss(functional.cross_entropy, outputs, targets)
+    >>> check_loss(lambda o, t: functional.cross_entropy(o, t, weight=torch.tensor([1.0, 9.0])), outputs, targets)
+    Traceback (most recent call last):
+    gossamer.errors.ExperimentError: loss: it is 0.246 for a batch of 2 samples, but the mean of their losses is 0.72. \
+A batch counts as the mean over its samples here, so weights of classes or a sum would be lost. Return one number for \
+each sample, its weight included: cross_entropy(outputs, targets, reduction="none") * weight[targets]
+    """
+    losses, each = loss(outputs, targets), sample_losses(loss, outputs, targets)
+    if losses.dim() == 0:
+        if not _close(losses, each.mean()):
+            raise ExperimentError(
+                f"loss: it is {float(losses):.3g} for a batch of {len(targets)} samples, but the mean of their losses "
+                f"is {float(each.mean()):.3g}. A batch counts as the mean over its samples here, so weights of classes "
+                "or a sum would be lost. Return one number for each sample, its weight included: "
+                'cross_entropy(outputs, targets, reduction="none") * weight[targets]'
+            )
+        return
+    leaves = tree_leaves(outputs)
+    if len(targets) > 1 and all(isinstance(leaf, Tensor) and len(leaf) == len(targets) for leaf in leaves):
+        part = slice(0, len(targets) // 2)
+        alone = loss(tree_map(lambda value: value[part], outputs), targets[part])
+        if alone.shape != losses[part].shape or not _close(alone, losses[part]):
+            raise ExperimentError(
+                "loss: the loss of a sample is another one beside other samples. Batches of different clients are "
+                "padded to one size, so a sample's loss must depend on its own output and target alone"
+            )
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    return torch.allclose(one, other.to(one.dtype), rtol=1e-3, atol=1e-6, equal_nan=True)

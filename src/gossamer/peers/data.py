@@ -47,7 +47,7 @@ from gossamer.parts import import_dotted, user_code
 from gossamer.peers.identity.kit import Kit
 from gossamer.peers.identity.roster import EXPERIMENT_DATA
 from gossamer.randomness import Purpose, generator
-from gossamer.training import Training, own_samples_only
+from gossamer.training import Training, check_first_step, own_samples_only
 
 ARRAYS = ("x", "y", "x_test", "y_test")
 IDX_TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
@@ -81,6 +81,7 @@ def peer_training(kit: Kit, data: str | None = None, data_dir: Path | None = Non
     training = own_samples_only(kit.number, prepare(experiment, data_dir).training)
     if kit.member.holdout and not len(training.dataset.test):
         training = _holding_out(training, kit.number, kit.member.holdout)
+    check_first_step(training)
     return training
 
 

@@ -12,7 +12,6 @@ from gossamer.engines import (
     ExecutionPlan,
     PlanOverrides,
     Stacked,
-    check_first_step,
     check_memory,
     choose_plan,
     explain_lack_of_memory,
@@ -30,7 +29,7 @@ from gossamer.simulation.options import Options, check_options
 from gossamer.simulation.result import Diverged, Interrupted, Run
 from gossamer.system.torch_private import defer_compiler_import
 from gossamer.system.words import counted
-from gossamer.training import Training
+from gossamer.training import Training, check_first_step
 from gossamer.workers import Group, WorkerLost, as_group, first_process, launched_from_outside, restarted
 
 
@@ -124,6 +123,8 @@ def _launch(experiment: Experiment, path: Path | None, resumes: bool, observers:
     for note in prepared.notes:
         speaker.note(note)
     training, spill = prepared.training, Path(folder) if (folder := options.get("spill")) is not None else None
+    with explain_lack_of_memory(training, 1):
+        check_first_step(training)
     workers = number_of_workers(options.get("workers"), training, speaker.note)
     check_memory(training, workers, spill)
     small_state = options.get("small_state", SMALL_STATE)
@@ -170,9 +171,7 @@ def _plan(
     wanted = PlanOverrides(options.get("chunk"), options.get("step"), options.get("channels_last"))
     if folder is not None and wanted == PlanOverrides():
         with suppress(KeyError, TypeError, ValueError):
-            before = ExecutionPlan.from_json(json.dumps(folder.engine()["plan"]))
-            check_first_step(training)
-            return before
+            return ExecutionPlan.from_json(json.dumps(folder.engine()["plan"]))
     return choose_plan(training, wanted, workers, observer.waiting, options.get("small_state", SMALL_STATE))
 
 

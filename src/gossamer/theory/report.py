@@ -31,7 +31,7 @@ from gossamer.theory.bounds import (
     total,
 )
 from gossamer.theory.measures import Measured, measure, mixing_of, pull_of
-from gossamer.training import Training
+from gossamer.training import Training, check_first_step
 
 #: What reduces the terms of each kind.
 ADVICE = {
@@ -181,6 +181,7 @@ def analyse(experiment: Experiment, data_dir: Path | None = None, smoothness: fl
     if smoothness is not None and not (math.isfinite(smoothness) and smoothness > 0):
         raise ExperimentError(f"smoothness: should be a positive number (got {smoothness:g})")
     work = prepare(experiment, data_dir).training
+    check_first_step(work)
     taken = work.batches.steps[work.batches.steps > 0]
     if not len(taken):
         raise ExperimentError("local work: no client takes a local step, so there is nothing to bound")

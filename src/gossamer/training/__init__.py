@@ -4,11 +4,15 @@ from gossamer.training.client import Client, own_samples_only
 from gossamer.training.gradients import count_gradients
 from gossamer.training.letters import Delivery, mix_letters, pushed_names, share_of, together
 from gossamer.training.training import Training
+from gossamer.training.trial import check_first_step
+from gossamer.training.watch import call
 
 __all__ = [
     "Client",
     "Delivery",
     "Training",
+    "call",
+    "check_first_step",
     "count_gradients",
     "mix_letters",
     "own_samples_only",

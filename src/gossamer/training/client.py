@@ -14,6 +14,7 @@ from gossamer.training.letters import Delivery, mix_letters, pushed_names, share
 from gossamer.training.rounds import client_round
 from gossamer.training.steps import full_gradient, steps_without_samples, take_step, with_tape
 from gossamer.training.training import Training
+from gossamer.training.watch import call
 
 
 class Client:
@@ -38,30 +39,33 @@ class Client:
         """Make the message of the exchange before the first round."""
         assert self.traits.opening is not None
         gradient = partial(full_gradient, self.work, self.number, self.method.model(self.state))
-        self.state, self.message = self.traits.opening.open(self.state, gradient, self.round(0, opening=True))
+        self.state, self.message = call(
+            "open", 0, self.traits.opening.open, self.state, gradient, self.round(0, opening=True)
+        )
         self.names = list(self.message)
 
     def opened(self) -> None:
         """Take the mixed message of the exchange before the first round."""
         assert self.traits.opening is not None
-        self.state = self.traits.opening.opened(self.state, self.message, self.round(0))
+        self.state = call("opened", 0, self.traits.opening.opened, self.state, self.message, self.round(0))
 
     def train(self, index: int) -> float:
         """Take the local steps and make the message; returns the mean training loss, NaN without samples."""
         round, dtype = self.round(index), self.work.model.initial.dtype
         own = ChunkBatches(self.work.batches, self.work.dataset, [self.number], index, dtype)
-        local, total = self.method.begin(self.state, round), 0.0
+        local, total = call("begin", index, self.method.begin, self.state, round), 0.0
+        step = partial(take_step, self.work, with_tape)
         self.work.model.template.train()
         for k in range(own.steps):
             if self.work.model.draws_randomness:
                 torch.manual_seed(torch_seed(self.work.seed, Purpose.DROPOUT, self.number, index, k))
             batch = Batch(*(tensor[0] for tensor in own.take(k)))
-            local, loss = take_step(self.work, with_tape, self.state, local, batch, round)
+            local, loss = call("step", index, step, self.state, local, batch, round)
             total += float(loss * own.shares[k, 0])
         batches = self.work.batches
         if not batches.sizes[self.number]:
             local = steps_without_samples(self.method, self.state, local, batches.local_steps[self.number], round)
-        self.state, self.message = self.method.finish(self.state, local, round)
+        self.state, self.message = call("finish", index, self.method.finish, self.state, local, round)
         self.names = list(self.message)
         return total if own.steps else float("nan")
 
@@ -102,7 +106,7 @@ class Client:
 
     def receive(self, index: int) -> None:
         """Take the mixed message: the end of a round."""
-        self.state = self.method.receive(self.state, self.message, self.round(index))
+        self.state = call("receive", index, self.method.receive, self.state, self.message, self.round(index))
 
     def letter(self, coded: bool = True) -> Message:
         """The tensors that travel at a gossip step. The result of a second mixing is not sent on in the next step."""

@@ -10,6 +10,7 @@ from gossamer.data import Batch
 from gossamer.methods import Gradient, Local, Method, Round, State
 from gossamer.models import Parameters, VectorModel, sample_losses
 from gossamer.training.training import Training
+from gossamer.training.watch import call
 
 Objective = Callable[[Parameters], Tensor]
 GradientAndLoss = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -43,7 +44,7 @@ def steps_without_samples(method: Method, state: State, local: Local, steps: int
     """
     gradient = Gradient(lambda x: (torch.zeros_like(x), x.new_zeros(())))
     for _ in range(steps):
-        local = method.step(state, local, gradient, round)
+        local = call("step", round.number, method.step, state, local, gradient, round)
     return local
 
 

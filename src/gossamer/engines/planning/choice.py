@@ -21,9 +21,7 @@ from gossamer.engines.rows import Rows
 from gossamer.engines.stacked import default_plan, initial_rows, shape_mismatch, shapes
 from gossamer.engines.steps.chunk import ChunkRunner, ExecutionPlan, StepMode, one_line
 from gossamer.engines.steps.compiled import can_use_forks
-from gossamer.errors import ExperimentError
 from gossamer.methods import mixes
-from gossamer.parts import describe_error
 from gossamer.system.allocator import keep_freed_memory
 from gossamer.system.threads import on_threads
 from gossamer.system.words import counted
@@ -57,8 +55,7 @@ def choose_plan(
     notify: Callable[[str], None] = lambda what: None,
     small_state: int = SMALL_STATE,
 ) -> ExecutionPlan:
-    """The plan for a run; `notify` is called if that takes a while. An error in the first step is raised here."""
-    check_first_step(training)
+    """The plan for a run; `notify` is called if that takes a while."""
     model = training.model
     if model.draws_randomness:
         return default_plan(training)
@@ -140,15 +137,6 @@ def _measure_in_fork(training: Training, candidates: Candidates) -> ExecutionPla
     if not can_use_forks(training.model.initial.device):
         return measure(training, candidates)
     return ExecutionPlan.from_json(run_in_fork(lambda: measure(training, candidates).to_json()))
-
-
-def check_first_step(training: Training) -> None:
-    """Refuse a model, loss or method that fails in its first step."""
-    if failure := try_step(training, trainable(training)[:1]):
-        shape = "x".join(map(str, training.dataset.shape))
-        raise ExperimentError(
-            f"the model, the loss or the method fails on samples of shape {shape}: {describe_error(failure)}"
-        ) from failure
 
 
 def try_step(training: Training, clients: np.ndarray) -> Exception | None:

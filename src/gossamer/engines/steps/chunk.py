@@ -10,7 +10,7 @@ compiled   the recorded operations are fused by torch's compiler, where there is
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -25,7 +25,7 @@ from gossamer.engines.steps.inputs import Step, StepInputs
 from gossamer.engines.steps.traced import step_graph, trace_in_fork
 from gossamer.methods import Local, Message, Round, State
 from gossamer.randomness import Purpose, torch_seed
-from gossamer.training import Training
+from gossamer.training import Training, call
 from gossamer.training.rounds import first_of, over_clients, stacked_round, tensors_of_round, with_tensors
 from gossamer.training.steps import steps_without_samples, take_step, with_functions, with_tape
 from gossamer.workers import ForkFailed
@@ -155,14 +155,16 @@ class ChunkRunner:
         alone = clients == 1
         if alone:
             state, round = _first(state), first_of(round)
-            local = method.begin(state, round)
+            local = call("begin", round.number, method.begin, state, round)
         else:
-            local = over_clients(vmap, method.begin, round)(state)
+            local = call("begin", round.number, over_clients(vmap, method.begin, round), state)
         local, losses = self._all_steps(state, local, inputs, round, most)
         if alone:
-            after, message = (_as_row(values) for values in method.finish(state, local, round))
+            finished = call("finish", round.number, method.finish, state, local, round)
+            after, message = (_as_row(values) for values in finished)
         else:
-            after, message = over_clients(vmap, method.finish, round)(state, local)
+            finish = over_clients(vmap, method.finish, round)
+            after, message = call("finish", round.number, finish, state, local)
         if losses is None:
             trained = inputs.lr.new_full((clients,), torch.nan)
         else:
@@ -229,9 +231,9 @@ class ChunkRunner:
         def step(inputs: StepInputs) -> tuple[Local, Tensor]:
             state, local, batch, round, _ = inputs
             if alone:
-                return one(state, local, batch, round)
-            stacked: tuple[Local, Tensor] = over_clients(vmap, one, round)(state, local, batch)
-            return stacked
+                return call("step", round.number, one, state, local, batch, round)
+            mapped: Callable[..., tuple[Local, Tensor]] = over_clients(vmap, one, round)
+            return call("step", round.number, mapped, state, local, batch)
 
         return _repeated(step, steps)
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from filelock import FileLock
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from gossamer.engines.cache import cache_file, digest, write_atomically
 from gossamer.engines.steps.inputs import Step, StepInputs, copies_of, same_result, tensors_of
@@ -26,6 +27,8 @@ from gossamer.workers import run_in_fork
 
 #: The names that the code of a graph uses without defining them.
 NAMES = {"torch": torch, "device": torch.device, "inf": math.inf, "nan": math.nan, "NoneType": type(None)}
+#: Functions that hand the numbers of a tensor to something else than torch.
+LEAVES_TORCH = (Tensor.numpy, Tensor.__array__, Tensor.tolist, Tensor.__dlpack__)
 
 
 class TracedStep:
@@ -56,7 +59,8 @@ class StepGraph:
             self.returns = tuple(after)
             return [*after.values(), loss]
 
-        self._graph = trace(on_tensors, copies_of(inputs))
+        with _NoNumpy():
+            self._graph = trace(on_tensors, copies_of(inputs))
 
     @property
     def code(self) -> str:
@@ -105,6 +109,17 @@ class StepGraph:
                 return path
         except OSError:  # a folder that cannot be written to, say
             return compile_library(self._graph, tensors)
+
+
+class _NoNumpy(TorchFunctionMode):
+    """Refuses a step that leaves torch on its way: in the trace, its numbers would be fixed."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if function in LEAVES_TORCH:
+            raise ValueError("it computes with numpy or with numbers of Python")
+        return function(*args, **(kwargs or {}))
 
 
 def step_graph(step: Step, inputs: StepInputs) -> StepGraph:
