@@ -222,5 +222,44 @@ def test_dropout_is_drawn_alike() -> None:
     torch.testing.assert_close(isolated.models(), stacked.models(), rtol=0, atol=1e-12)
 
 
+SAM = ["dfedsam", "dfedsam-mgs", "fedsam", "dfedadmm-sam", "dfedsgpsm", "oledfl"]
+
+
+@pytest.mark.parametrize("make", [lambda work: Stacked(work, ExecutionPlan(1)), Reference], ids=["stacked", "clients"])
+@pytest.mark.parametrize("name", SAM)
+def test_both_gradients_of_a_sam_step_have_the_same_dropout_mask(name: str, make: Any) -> None:
+    """With a vanishing radius it is the plain gradient: a second mask would give another one."""
+
+    def models(rho: float) -> Any:
+        experiment = Experiment(
+            method={"name": name, "rho": rho}, graph=graph_for(name, 3), dataset=samples([6, 6, 6], seed=0), clients=3,
+            model=with_dropout, local_steps=2, batch_size=4, lr=0.1, dtype="float64", rounds=2,
+        )  # fmt: skip
+        run = make(prepare(experiment).training)
+        for index in range(2):
+            run.round(index)
+        return run.models()
+
+    torch.testing.assert_close(models(1e-9), models(0.0), rtol=0, atol=1e-7)
+
+
+def test_a_warm_start_does_not_depend_on_dropout() -> None:
+    """The full gradients before the first round are taken without it, whatever ran before."""
+    found = []
+    for seed, mode, make in ((0, True, Stacked), (1, False, Stacked), (2, True, Reference)):
+        experiment = Experiment(
+            method={"name": "local-g-ecl", "warm_start": 1}, graph="ring", dataset=samples([6] * 5, seed=0),
+            clients=5, model=with_dropout, local_steps=1, dtype="float64", rounds=1,
+        )  # fmt: skip
+        work = prepare(experiment).training
+        torch.manual_seed(seed)
+        run = make(work)
+        work.model.template.train(mode)
+        run.round(0)
+        found.append(run.models())
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=1e-12)
+    torch.testing.assert_close(found[2], found[0], rtol=0, atol=1e-12)
+
+
 def with_dropout() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 16), nn.Dropout(0.5), nn.Linear(16, 3))

@@ -62,7 +62,8 @@ class QDFedAvgM(LocalMomentumSGD):
 
 def quantizer_step(values: Tensor, bits: int) -> Tensor:
     """s = max|a| / (2^(b−1) − 1), one float per message; 0 if all values are zero."""
-    return values.abs().amax() / max(2 ** (bits - 1) - 1, 1)
+    step: Tensor = values.abs().amax() / max(2 ** (bits - 1) - 1, 1)
+    return step
 
 
 def quantize(values: Tensor, step: Tensor, bits: int, noise: Tensor | None) -> Tensor:

@@ -24,10 +24,12 @@ FULL_GRADIENT_BATCH = 500
 def take_step(
     work: Training, differentiate: Differentiate, state: State, local: Local, batch: Batch, round: Round
 ) -> tuple[Local, Tensor]:
-    """One local step, and the loss of its mini-batch before it."""
+    """One local step, and the loss of its mini-batch before it. A model that draws random numbers was seeded for it."""
     inputs = work.dataset.scaling.apply(batch.inputs, work.model.initial.dtype)
 
     def objective(x: Parameters) -> Tensor:
+        if work.model.draws_randomness:  # every gradient of the mini-batch has the same dropout mask
+            torch.manual_seed(torch.initial_seed())
         losses = sample_losses(work.loss, work.model(x, inputs), batch.targets)
         return (losses * batch.weights).sum()
 
@@ -49,7 +51,8 @@ def steps_without_samples(method: Method, state: State, local: Local, steps: int
 
 
 def full_gradient(work: Training, client: int, x: Tensor) -> Tensor:
-    """The gradient of all of a client's samples at x; zero without samples."""
+    """The gradient of all of a client's samples at x, without dropout; zero without samples."""
+    work.model.template.eval()
     held = work.batches.client_rows[client]
     total = torch.zeros_like(x)
     for start in range(0, len(held), FULL_GRADIENT_BATCH):
