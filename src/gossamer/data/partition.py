@@ -17,6 +17,7 @@ from gossamer.parts import Catalog, part
 from gossamer.randomness import Purpose, generator
 
 REDRAWS = 1000
+SWAPS = 100
 Alpha = Annotated[
     float, Field(gt=0, allow_inf_nan=True, description="small: few classes for each client; large: all alike")
 ]
@@ -108,7 +109,7 @@ class DirichletByClass:
 
 @part
 class Shards:
-    """Samples sorted by label and cut into shards; each client gets a few, so it knows few classes."""
+    """Samples sorted by label and cut into shards; each client gets a few of different classes."""
 
     classes_per_client: Annotated[int, Field(ge=1, description="shards for each client")] = 2
 
@@ -121,7 +122,8 @@ class Shards:
             )
         rng = generator(seed, Purpose.PARTITION)
         cut = ClientRows.cut(np.concatenate(_by_class(targets, rng, "shards")), shards)
-        dealt = rng.permutation(shards)  # the first few go to client 0, the next to client 1, ...
+        middles = np.array([rows[len(rows) // 2] for rows in cut])  # a shard across the border of two classes has both
+        dealt = _deal(targets[middles], clients, rng)
         owners = np.repeat(np.arange(shards) // self.classes_per_client, cut.sizes[dealt])
         return ClientRows.by_owner(cut.gather(dealt), owners, clients)
 
@@ -215,6 +217,33 @@ def check_partition(client_rows: ClientRows | Sequence[Any], samples: int) -> No
     if len(missing):
         named = ", ".join(str(index) for index in missing[:5]) + (", …" if len(missing) > 5 else "")
         raise DataError(f"{len(missing):,} of {samples:,} samples belong to no client: {named}.")
+
+
+def _deal(classes: NDArray[Any], clients: int, rng: np.random.Generator) -> Indices:
+    """The shards in the order of the clients that get them, equally many each, of different classes.
+
+    Where two shards of one client are of the same class, one of them is swapped with a random other. If that does not
+    help, all are dealt in turn, class by class: no client gets a class twice that has no more shards than clients.
+    """
+    dealt, each = rng.permutation(len(classes)), len(classes) // clients
+
+    def others(place: int) -> set[int]:
+        """The classes of the client that has the shard at this place, without that shard."""
+        first = place - place % each
+        return {int(classes[dealt[other]]) for other in range(first, first + each) if other != place}
+
+    for place in range(len(dealt)):
+        if classes[dealt[place]] not in others(place):
+            continue
+        for other in rng.integers(len(dealt), size=SWAPS).tolist():
+            if classes[dealt[other]] not in others(place) and classes[dealt[place]] not in others(other):
+                dealt[[place, other]] = dealt[[other, place]]
+                break
+        else:
+            in_turn = rng.permutation(len(classes))
+            in_turn = in_turn[np.argsort(classes[in_turn], kind="stable")]
+            return in_turn.reshape(each, clients)[:, rng.permutation(clients)].T.ravel()
+    return dealt
 
 
 def _by_class(targets: NDArray[Any], rng: np.random.Generator, name: str) -> list[Indices]:
