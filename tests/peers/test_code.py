@@ -1,5 +1,6 @@
 """Peers whose code of the user's own parts differs do not train together, and name the part."""
 
+import asyncio
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +10,12 @@ import pytest
 from attacker import experiment, until
 from forked import Forked
 from gossamer import Experiment
+from gossamer.errors import ExperimentError
 from gossamer.peers.identity.code import code_digests, different_parts
 from gossamer.peers.identity.kit import open_kit
 from gossamer.peers.progress import VERSION
 from gossamer.peers.tools.check import Hello, disagreement
-from networks import SECONDS, make_kits
+from networks import SECONDS, make_kits, make_peers
 
 METHOD = """
 import torch
@@ -32,7 +34,7 @@ def write(folder: Path, module: str, factor: float = 1.0, scale: str = "factor")
     folder.mkdir(exist_ok=True)
     helper = f"{module}_helper"
     (folder / f"{module}.py").write_text(METHOD.format(helper=helper, factor=factor))
-    (folder / f"{helper}.py").write_text(f"def scale(factor):\n    return {scale}\n")
+    (folder / f"{helper}.py").write_text(f"calls = []\ndef scale(factor):\n    calls.append(1)\n    return {scale}\n")
 
 
 @pytest.fixture
@@ -87,3 +89,14 @@ def test_check_names_the_part_too(lab: str, tmp_path: Path) -> None:
     hello = Hello(VERSION, kit.roster.digest, {f"method {lab}:Mine": "0" * 16})
     assert disagreement(kit, hello) == f"runs other code of method {lab}:Mine than is installed here"
     assert disagreement(kit, hello._replace(code=code_digests(kit.roster.experiment))) is None
+
+
+@pytest.mark.parametrize(
+    ("scale", "when"),
+    [('{}["missing"]', "before the first round"), ('factor if len(calls) < 2 else {}["missing"]', "round 1")],
+)
+def test_a_method_that_fails_ends_its_peer_with_the_line(scale: str, when: str, lab: str, tmp_path: Path) -> None:
+    write(tmp_path / "alice", lab, scale=scale)
+    kits = make_kits(tmp_path, described(lab))
+    with pytest.raises(ExperimentError, match=rf"p0, {when}: KeyError: 'missing' \(.*{lab}_helper\.py, line 4"):
+        asyncio.run(asyncio.wait_for(make_peers(kits[:1])[0].run(), SECONDS))

@@ -19,6 +19,7 @@ import torch
 
 from gossamer.errors import DivergenceError, RunFolderError
 from gossamer.methods import Operator
+from gossamer.parts import in_user_code
 from gossamer.peers.gossip import Gossip
 from gossamer.peers.identity.code import code_digests
 from gossamer.peers.identity.kit import Kit
@@ -62,7 +63,8 @@ class Peer:
         self.kit, self.training, self.folder = kit, training, folder
         self.number, exchange = kit.number, kit.roster.exchange
         self.method, self.traits = training.method, training.traits
-        self.format = MessageFormat(training)
+        with in_user_code(f"{kit.name}, before the first round"):
+            self.format = MessageFormat(training)
         self.schedule = GossipSchedule(training.network, self.number, self.format.open_steps)
         self.losses = Losses(self.traits, training.network, self.number)
         if not folder.exists():
@@ -75,7 +77,8 @@ class Peer:
             next_step=-self.format.open_steps,
             code=code_digests(kit.roster.experiment),
         )
-        self.report = Report(kit, training, folder, watch)
+        with in_user_code(f"{kit.name}, before the first round"):
+            self.report = Report(kit, training, folder, watch)
         with required_file():
             self.journal = Journal(folder)
         self.journal.begin()
@@ -133,7 +136,8 @@ class Peer:
 
     async def _compute(self, work: Callable[..., Any], *arguments: Any) -> Any:
         """Run a computation in its own thread, while letters come and go."""
-        return await asyncio.get_running_loop().run_in_executor(self._computing, partial(work, *arguments))
+        with in_user_code(lambda: f"{self.kit.name}, round {self.progress.done + 1}"):
+            return await asyncio.get_running_loop().run_in_executor(self._computing, partial(work, *arguments))
 
     async def _all_rounds(self) -> None:
         self.progress.doing = "greeting"
