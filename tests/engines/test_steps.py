@@ -85,7 +85,7 @@ def test_recorded_steps_of_every_chunk_size_are_the_eager_ones_of_a_loop(
         listener = Listening()
         assert_same(run(described, listener, chunk=chunk, step="traced"), loop, TOLERANCE[dtype])
         assert f"{chunk} at a time, traced" in listener.how
-        assert listener.notes == []  # nothing kept the steps from being recorded
+        assert not any("step" in note for note in listener.notes)  # nothing kept the steps from being recorded
 
 
 @pytest.mark.parametrize("steps", [1, 2])
