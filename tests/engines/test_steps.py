@@ -330,10 +330,10 @@ def test_a_step_that_cannot_be_recorded_is_taken_as_written_and_that_is_said(met
     listener = Listening()
     traced = run(described, listener, chunk=chunk, step="traced")
     assert_same(traced, run(described, chunk=1, step="eager"), 1e-10)
-    assert len(listener.notes) == 1
-    assert "cannot be recorded" in listener.notes[0]
+    (note,) = [note for note in listener.notes if "step" in note]
+    assert "cannot be recorded" in note
     if method in (Faster, FasterOnce):
-        assert "number of the round" in listener.notes[0]
+        assert "number of the round" in note
 
 
 class Branching(nn.Module):
