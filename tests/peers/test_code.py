@@ -34,7 +34,7 @@ def write(folder: Path, module: str, factor: float = 1.0, scale: str = "factor")
     folder.mkdir(exist_ok=True)
     helper = f"{module}_helper"
     (folder / f"{module}.py").write_text(METHOD.format(helper=helper, factor=factor))
-    (folder / f"{helper}.py").write_text(f"calls = []\ndef scale(factor):\n    calls.append(1)\n    return {scale}\n")
+    (folder / f"{helper}.py").write_text(f"fails = []\ndef scale(factor):\n    return {scale}\n")
 
 
 @pytest.fixture
@@ -91,9 +91,16 @@ def test_check_names_the_part_too(lab: str, tmp_path: Path) -> None:
     assert disagreement(kit, hello._replace(code=code_digests(kit.roster.experiment))) is None
 
 
-@pytest.mark.parametrize("scale", ['{}["missing"]', 'factor if len(calls) < 2 else {}["missing"]'])
-def test_a_method_that_fails_ends_its_peer_with_the_line(scale: str, lab: str, tmp_path: Path) -> None:
-    write(tmp_path / "alice", lab, scale=scale)
+def test_a_method_that_fails_ends_its_peer_with_the_line(lab: str, tmp_path: Path) -> None:
+    write(tmp_path / "alice", lab, scale='{}["missing"]')
     kits = make_kits(tmp_path, described(lab))
-    with pytest.raises(ExperimentError, match=rf"KeyError: 'missing' \(.*{lab}_helper\.py, line 4"):
+    with pytest.raises(ExperimentError, match=rf"KeyError: 'missing' \(.*{lab}_helper\.py, line 3"):
         asyncio.run(asyncio.wait_for(make_peers(kits[:1])[0].run(), SECONDS))
+
+
+def test_a_method_that_fails_later_ends_its_peer_with_the_line(lab: str, tmp_path: Path) -> None:
+    write(tmp_path / "alice", lab, scale='{}["missing"] if fails else factor')
+    (peer,) = make_peers(make_kits(tmp_path, described(lab))[:1])
+    sys.modules[f"{lab}_helper"].fails.append(True)
+    with pytest.raises(ExperimentError, match=rf"p0, round 1: KeyError: 'missing' \(.*{lab}_helper\.py, line 3"):
+        asyncio.run(asyncio.wait_for(peer.run(), SECONDS))

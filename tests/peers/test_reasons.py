@@ -224,3 +224,31 @@ def test_the_calls_of_one_peer_are_spread_over_time(clock: list[float]) -> None:
     assert limit.wait(1) == pytest.approx(0.5)
     limit.charge(1, 1 << 40)
     assert limit.wait(1) <= LONGEST_WAIT
+
+
+def test_a_finished_peer_stays_until_its_last_letters_are_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a step is mixed only with all letters, a neighbour that is away for long needs them still."""
+    monkeypatch.setattr(neighbours, "GRACE", 0.1)
+    described = experiment("dfedavg", clients=2).but(rounds=3)
+    kits = make_kits(tmp_path, described, patience=0.3)
+    peers = make_peers(kits)
+    deliver, held = service.Service.deliver, asyncio.Event()
+
+    async def slow(self: service.Service, *call: Any) -> Any:
+        if self is peers[1].service and peers[1].progress.done == 2:
+            await held.wait()  # longer than a call may take
+        return await deliver(self, *call)
+
+    monkeypatch.setattr(service.Service, "deliver", slow)
+
+    async def run() -> None:
+        running = [asyncio.create_task(peer.run()) for peer in peers]
+        await until(lambda: peers[0].progress.finished)
+        await asyncio.sleep(1.5)
+        held.set()
+        await asyncio.wait_for(asyncio.gather(*running), SECONDS)
+
+    asyncio.run(run())
+    assert [peer.progress.done for peer in peers] == [3, 3]

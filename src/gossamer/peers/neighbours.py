@@ -68,6 +68,7 @@ class Neighbours:
         self._accepts: dict[int, bool] = {}  # whether each accepted the last letter that it answered
         self._failure: asyncio.Future[None] | None = None
         self._probes: dict[int, asyncio.Task[None]] = {}
+        self._reminding: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Send the letters that are posted, for as long as this peer runs; ends only with an error."""
@@ -81,7 +82,7 @@ class Neighbours:
                 if ended.done():
                     ended.result()
         finally:
-            for task in [*sending, *self._probes.values()]:
+            for task in [*sending, *self._probes.values(), *([self._reminding] if self._reminding else [])]:
                 task.cancel()
             for link in self.links.values():
                 await link.close()
@@ -127,8 +128,8 @@ class Neighbours:
             self._progress.waiting_for = {self._name(j): round(now - began, 1) for j in missing}
             if now - began >= remind:
                 remind = min(2 * remind, remind + LONGEST_REMIND)
-                await self._remind(step, missing, now - began)
-                self._check_agreement()
+                if self._reminding is None or self._reminding.done():  # beside the wait: greetings may take seconds
+                    self._reminding = asyncio.create_task(self._remind(step, missing, now - began))
             # The limit depends on the senders that are left, so it is computed again after each arrival.
             await self._mailbox.wait(partial(_any, settled, missing), min(left, REMIND))
         self._progress.waiting_for = {}
@@ -152,6 +153,7 @@ class Neighbours:
         reasons = await asyncio.gather(*(self._meet(self.links[j]) for j in missing))
         why = {self._name(j): "it answers, and is not that far" if r is None else f"{r[0]}: {r[1]}"
                for j, r in zip(missing, reasons, strict=True)}  # fmt: skip
+        self._check_agreement()
         hint = "start it again, with its kit and run folder; if it is gone for good, create the network anew without it"
         self._log(
             "waiting", step=step, seconds=round(seconds, 1), for_peers=why, **({"hint": hint} if self._waits else {})
@@ -255,7 +257,9 @@ class Neighbours:
         while time.monotonic() < ends:
             needy = False
             for link in self.links.values():
-                if not link.finished and not link.waiting and await self._still_needs_us(link) and link.reachable:
+                needs = bool(link.waiting) or (not link.finished and await self._still_needs_us(link))
+                # Where no step is mixed without them, the last letters stay until they are acknowledged.
+                if needs and (link.reachable or (self._waits and link.waiting and not link.refuses)):
                     ends = time.monotonic() + max(self._patience, GRACE)
                 needy = needy or (not link.finished and (bool(link.waiting) or link.down_for() < GRACE))
             if not needy:
