@@ -36,11 +36,25 @@ def test_three_peers_learn(gossamer: Command, place: Path) -> None:
         shown = f"{100 * finals(place / 'net/runs' / name):.1f} %"
         assert re.search(rf"^ {name} +3 +\d\.\d+ +{shown} +\S+ k?B +\d+ *$", answer.out, re.MULTILINE), answer.out
         assert (place / "net/runs" / name / "final.safetensors").exists()
-    assert re.search(r"^ spread +\d+\.\d points", answer.out, re.MULTILINE)
+    assert re.search(r"^ best to worst +\d+\.\d points", answer.out, re.MULTILINE)
     assert "gossamer show net/runs" in answer.out
     assert gossamer("show", "net/runs").code == 0
     replayed = gossamer("network", "replay", "net/kits", "--runs", "net/runs")
     assert "3 peers, 3 rounds: the replay ends with the same models" in replayed.out, replayed.text
+
+
+def test_a_regression_shows_its_loss(gossamer: Command, own_module: Callable[[str], str], place: Path) -> None:
+    lab = own_module(
+        "import numpy as np\nfrom gossamer import per_client\n"
+        "def slopes():\n    x = np.random.default_rng(0).normal(size=(4, 12, 2))\n"
+        "    return per_client([(each, each.sum(1)) for each in x[:3]], test=(x[3], x[3].sum(1)))\n"
+    )
+    parts = ("--peers", 3, "-s", "model=softmax", "-s", f"dataset={lab}:slopes", "-s", "loss=squared-error")
+    answer = gossamer("network", "demo", *parts, "--rounds", 2, "--out", "net")
+    assert answer.code == 0, answer.text
+    assert "test loss" in answer.out
+    assert "%" not in answer.out + answer.err
+    assert "–" not in answer.out
 
 
 def test_two_peers_talk_to_each_other(gossamer: Command, place: Path) -> None:

@@ -163,6 +163,7 @@ def test_more_clients_than_samples_are_noted_once(gossamer: Command, settings: S
     assert answer.code == 0, answer.err
     assert answer.err.count("note: 200 training samples are shared among 300 clients: ") == 1
     assert re.search(r": \d+ clients of them have no sample", answer.err)
+    assert "200 training samples are shared among 300 clients" in gossamer("partition", *settings(clients=300)).err
 
 
 def test_a_test_label_that_training_has_not_is_noted(

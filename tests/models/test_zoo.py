@@ -122,3 +122,16 @@ def test_initial_weights_follow_the_seed_and_spare_the_global_stream(dtype: torc
     assert not torch.equal(one, other)
     assert one.dtype == dtype
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_frozen_parameters_are_neither_trained_nor_sent() -> None:
+    def frozen_body(shape: tuple[int, ...], classes: int) -> nn.Module:
+        body = nn.Sequential(nn.Flatten(), nn.Linear(64, 3), nn.ReLU()).requires_grad_(False)
+        return nn.Sequential(body, nn.Linear(3, classes))
+
+    run = simulate(Experiment(model=frozen_body, rounds=2, clients=4, local_steps=2))
+    one = simulate(Experiment(model=frozen_body, rounds=1, clients=4, local_steps=1))
+    assert run.vectors.shape == (4, 3 * 10 + 10)
+    assert run.last["client_bytes_round"] == 2 * 4 * 40  # a ring: two neighbours
+    bodies = [dict(each.model.named_parameters())["0.1.weight"] for each in (run, one)]
+    assert torch.equal(*bodies)

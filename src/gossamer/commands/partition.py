@@ -2,6 +2,8 @@
 
 import json
 
+from rich.markup import escape
+
 from gossamer.commands.options import DataDir, File, Json, Picture, Settings, overrides
 from gossamer.data import draw
 from gossamer.experiment import load_experiment, prepare
@@ -17,7 +19,10 @@ def partition(
     as_json: Json = False,
 ) -> None:
     """Print the samples of each client: sizes and labels, as a table and a picture."""
-    summary = prepare(load_experiment(file, overrides(settings)), data_dir).partition
+    prepared = prepare(load_experiment(file, overrides(settings)), data_dir)
+    summary = prepared.partition
+    for note in prepared.notes:
+        console.note(f"[yellow]note:[/] {escape(note)}")
     if as_json:
         print(json.dumps(summary.to_dict()))
     else:

@@ -69,6 +69,11 @@ def score_text(key: str, value: float | None, spread: float | None = None) -> st
     return percent(value, spread) if "accuracy" in key else number(value, spread)
 
 
+def known(value: float | None) -> bool:
+    """Whether a number was measured and has a meaning."""
+    return value is not None and value == value
+
+
 def ruled_table(title: str | None = None) -> Table:
     """An empty table with a line below its heads."""
     return Table(

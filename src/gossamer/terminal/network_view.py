@@ -1,8 +1,8 @@
 """What `gossamer network watch` and `gossamer network demo` show: one row per peer."""
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Self
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -17,7 +17,7 @@ from gossamer.peers.tools.demo import KILLED, RESTARTING, STARTING, PeerOutcome
 from gossamer.peers.tools.watch import PeerView
 from gossamer.studies import part_label
 from gossamer.system.words import size
-from gossamer.terminal.console import percent, ruled_table
+from gossamer.terminal.console import known, percent, ruled_table
 
 BAR = 12
 #: Narrower terminals get no bars.
@@ -91,7 +91,8 @@ def network_table(
     if wide:
         shown.add_column("", width=BAR)
     shown.add_column("round", justify="right", no_wrap=True)
-    for name in ("loss", "accuracy", "neighbours\nreached", "sent", "refused"):
+    rated = _rated(peer.status for peer in peers)
+    for name in ("loss", rated.replace("_", "\n"), "neighbours\nreached", "sent", "refused"):
         shown.add_column(name, justify="right", no_wrap=True)
     shown.add_column("doing", overflow="fold", min_width=12)
     kept = peers if rows is None or len(peers) <= rows else peers[: rows - 1]
@@ -100,7 +101,7 @@ def network_table(
         bar = [_bar(peer)] if wide else []
         note = (notes or {}).get(peer.name)
         doing = f"[{NOTE_STYLES[note]}]{note}[/]" if note is not None else _doing(peer)
-        shown.add_row(escape(peer.name), *bar, *_numbers(peer), doing, style="dim" if away else None)
+        shown.add_row(escape(peer.name), *bar, *_numbers(peer, rated), doing, style="dim" if away else None)
     if len(kept) < len(peers):
         shown.add_row(f"[dim]and {len(peers) - len(kept)} more[/]")
     return _below(title, shown)
@@ -119,7 +120,14 @@ def _bar(peer: PeerView) -> RenderableType:
     )
 
 
-def _numbers(peer: PeerView) -> list[str]:
+def _rated(told: Iterable[Mapping[str, Any]]) -> str:
+    """What peers are judged by: their accuracy, or their test loss where accuracy has no meaning."""
+    told = [status for status in told if status]
+    has_loss = any(known(status.get("test_loss")) for status in told)
+    return "test_loss" if has_loss and not any(known(status.get("accuracy")) for status in told) else "accuracy"
+
+
+def _numbers(peer: PeerView, rated: str) -> list[str]:
     """A peer's latest status; dashes if there is none yet."""
     status = peer.status
     if not status:
@@ -131,7 +139,7 @@ def _numbers(peer: PeerView) -> list[str]:
     return [
         f"{status['rounds'] if peer.finished else status['round']}/{status['rounds']}",
         _loss(status["loss"]),
-        percent(status["accuracy"]),
+        percent(status["accuracy"]) if rated == "accuracy" else _loss(status["test_loss"]),
         few if talks_to else "–",
         size(status["sent_bytes"]),
         f"[yellow]{refused}[/]" if refused else "0",
@@ -158,20 +166,24 @@ def ended_table(ends: Sequence[PeerOutcome], title: str) -> RenderableType:
     """How the peers of a demo ended, the mean and how far they lie apart."""
     shown = ruled_table()
     shown.add_column("peer", no_wrap=True)
-    for name in ("rounds", "loss", "accuracy", "sent", "refused"):
+    rated = "accuracy" if any(known(end.accuracy) for end in ends) else "test loss"
+    for name in ("rounds", "loss", rated, "sent", "refused"):
         shown.add_column(name, justify="right", no_wrap=True)
     restarted = any(end.starts > 1 for end in ends)
     if restarted:
         shown.add_column("started", justify="right", no_wrap=True)
     for end in ends:
         often = [f"{end.starts} times" if end.starts > 1 else "once"] if restarted else []
-        cells = [str(end.rounds), _loss(end.loss), percent(end.accuracy), size(end.sent), str(end.refused)]
+        rating = percent(end.accuracy) if rated == "accuracy" else _loss(end.test_loss)
+        cells = [str(end.rounds), _loss(end.loss), rating, size(end.sent), str(end.refused)]
         shown.add_row(escape(end.name), *cells, *often)
-    known = [end.accuracy for end in ends if end.accuracy is not None]
-    if known:
+    ratings = [end.accuracy if rated == "accuracy" else end.test_loss for end in ends]
+    if values := [value for value in ratings if value is not None and value == value]:
+        mean, apart = sum(values) / len(values), max(values) - min(values)
+        words = (percent(mean), f"{100 * apart:.1f} points") if rated == "accuracy" else (_loss(mean), _loss(apart))
         shown.add_section()
-        shown.add_row("mean", "", "", f"[bold green]{percent(sum(known) / len(known))}[/]", "", "")
-        shown.add_row("spread", "", "", f"{100 * (max(known) - min(known)):.1f} points", "", "")
+        shown.add_row("mean", "", "", f"[bold green]{words[0]}[/]", "", "")
+        shown.add_row("best to worst", "", "", words[1], "", "")
     return _below(title, shown)
 
 
@@ -180,10 +192,11 @@ def progress_line(peers: Sequence[PeerView]) -> tuple[int, str]:
     told = [seen.status for seen in peers if seen.status]
     done = min(status["round"] for status in told) if len(told) == len(peers) else 0
     words = [f"round {done}/{max((status['rounds'] for status in told), default=0)}"]
-    if known := [status["accuracy"] for status in told if status["accuracy"] is not None]:
-        words.append(
-            f"accuracy {percent(sum(known) / len(known))}, from {percent(min(known))} to {percent(max(known))}"
-        )
+    rated = _rated(told)
+    text: Callable[[float], str] = percent if rated == "accuracy" else _loss
+    if values := [status[rated] for status in told if known(status.get(rated))]:
+        mean, name = sum(values) / len(values), rated.replace("_", " ")
+        words.append(f"{name} {text(mean)}, from {text(min(values))} to {text(max(values))}")
     words.append(f"sent {size(sum(status['sent_bytes'] for status in told))}")
     return done, "  ".join(words)
 

@@ -6,7 +6,7 @@ from typing import Any
 from rich.markup import escape
 
 from gossamer.peers.replay import Agreement
-from gossamer.terminal.console import say
+from gossamer.terminal.console import known, percent, say
 
 
 def peer_line(line: dict[str, Any]) -> str:
@@ -16,7 +16,10 @@ def peer_line(line: dict[str, Any]) -> str:
     if line["event"] == "round":
         accuracy = about.get("test_accuracy")
         said = f"round {about['round']}  loss {about['local_loss']:.4f}"
-        said += "" if accuracy is None else f"  accuracy {100 * accuracy:.1f} %"
+        if known(accuracy):
+            said += f"  accuracy {percent(accuracy)}"
+        elif known(about.get("test_loss")):
+            said += f"  test loss {about['test_loss']:.4f}"
     else:
         numbers = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in about.items()}
         said = line["event"] + "".join(f"  {key} {value}" for key, value in numbers.items())

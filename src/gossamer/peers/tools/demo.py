@@ -58,6 +58,7 @@ class PeerOutcome:
     rounds: int
     loss: float | None
     accuracy: float | None
+    test_loss: float | None
     sent: int
     refused: int
     starts: int
@@ -182,6 +183,7 @@ class Demo:
         last: dict[str, Any] = lines[-1] if lines else {}
         return PeerOutcome(
             seen.name, last.get("round", 0), last.get("local_loss"), last.get("test_accuracy"),
+            last.get("test_loss"),
             sum(line["bytes_round"] for line in lines),
             sum(seen.status.get("refused", {}).values()),
             seen.status.get("process", 1),
