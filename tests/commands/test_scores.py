@@ -69,6 +69,16 @@ def test_a_regression_is_judged_by_its_loss_everywhere(gossamer: Command, regres
     assert panels == ["test_loss", "client_loss_worst", "consensus", "local_loss"]
 
 
+def test_the_losses_of_a_regression_fit_a_narrow_terminal(
+    gossamer: Command, regression: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console.out, "width", 80)
+    answer = gossamer("compare", *regression, "--sweep=lr=0.02,0.1", "--seeds", "2", "-q")
+    assert re.search(r"^ 0\.02 ", answer.out, re.MULTILINE), answer.out
+    assert "…" not in answer.out
+    assert "Left out on a narrow terminal: last loss, time; they are in table.csv." in " ".join(answer.out.split())
+
+
 def test_the_variant_with_the_lowest_loss_stands_out(
     gossamer: Command, regression: list[str], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,7 +162,8 @@ def test_a_table_says_what_it_leaves_out(
     heads = answer.out.split("──")[0]
     for word in ("last", "time"):
         assert (word in heads) == (word not in words)
-    assert ("Left out on a narrow terminal: last, time; they are in table.csv." in answer.out) == bool(words)
+    said = " ".join(answer.out.split())  # a caption is as wide as its table
+    assert ("Left out on a narrow terminal: last, time; they are in table.csv." in said) == bool(words)
     shown = gossamer("show", "c")
     assert ("Left out on a narrow terminal: method, graph." in shown.out) == (width < 120)
     assert max(map(len, shown.out.splitlines()[:8])) <= width

@@ -70,6 +70,8 @@ def test_ctrl_c_in_a_script_is_a_few_lines(monkeypatch: pytest.MonkeyPatch, tmp_
     shown = traceback.format_exception(stop.value)
     assert len("".join(shown).splitlines()) < 15
     assert "stopped before the first checkpoint" in shown[-1]
+    begun = (tmp_path / "r").exists()
+    assert ("gossamer resume" in shown[-1]) == begun
 
 
 def test_steps_that_are_not_run_as_asked_are_told() -> None:

@@ -94,7 +94,7 @@ def _observed(observers: Sequence[Observer], launch: Callable[[Observers], Run])
     except KeyboardInterrupt as error:
         stop = error if isinstance(error, Interrupted) else Interrupted(0, None)
         told.end(_outcome(stop))
-        raise stop.with_traceback(None) from None  # where exactly it was interrupted helps nobody
+        raise stop.with_traceback(None) from None  # without the frames of torch
     except BaseException as error:
         told.end(_outcome(error))
         raise

@@ -87,9 +87,8 @@ class Interrupted(KeyboardInterrupt):
 
     def __init__(self, round: int, folder: Path | None, run: Run | None = None) -> None:
         when = f"after round {round}" if round else "before the first checkpoint"
-        go_on = f"go on with: gossamer resume {shlex.quote(str(folder))}"
-        lost = "without a folder (out=...) nothing of the run is kept"
-        super().__init__(f"stopped {when}; {go_on if folder is not None else lost}")
+        go_on = f"; go on with: gossamer resume {shlex.quote(str(folder))}" if folder is not None else ""
+        super().__init__(f"stopped {when}{go_on}")
         self.round = round
         self.folder = folder
         self.run = run

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+#: Heads of columns that break elsewhere than at every space.
+HEADS = {"sent by a client": "sent by\na client"}
+
+
 def results_table(comparison: Comparison, title: str, swept: str, wide: bool) -> Table:
     """Mean ± spread over the seeds, one row per variant; the best one stands out.
 
@@ -26,12 +30,12 @@ def results_table(comparison: Comparison, title: str, swept: str, wide: bool) ->
     table, score = comparison.table, comparison.score
     columns = result_columns(score)
     seeds = max(map(len, comparison.runs.values()))
-    left_out = () if wide or seeds == 1 else ("last", "time")
+    left_out = [] if wide or seeds == 1 else [name for name in columns if name.split()[0] in ("last", "time")]
     shown = ruled_table(title)
     shown.add_column(escape(swept.replace(", ", ",\n")), overflow="fold", min_width=12)  # folded before any number is
     for name in columns:
         if name not in left_out:
-            shown.add_column(name.replace(" ", "\n", 1), justify="right", no_wrap=True)
+            shown.add_column(HEADS.get(name, name.replace(" ", "\n")), justify="right", no_wrap=True)
     best = table[f"best {score.words}"].dropna()
     leader = None if best.empty else best.idxmax() if METRICS[score.key].direction == "up" else best.idxmin()
     for label, cells in result_cells(table, score).items():
