@@ -99,6 +99,14 @@ def test_dirichlet_draws_from_each_clients_own_distribution():
     assert 0.02 < (counts / 40).var(axis=0).mean() < 0.06
 
 
+@pytest.mark.parametrize(("clients", "milder"), [(10, 0.34), (16, 0.27)])
+def test_dirichlet_is_milder_than_its_distribution_by_as_much_as_the_manual_says(clients, milder):
+    targets, alpha = np.repeat(np.arange(10), 200), 0.3
+    drawn = [summarise(Dirichlet(alpha=alpha).split(targets, clients, s), targets, 10).labels for s in range(60)]
+    shares = np.array([labels / labels.sum(1, keepdims=True) for labels in drawn])
+    assert ((shares - 0.1) ** 2).mean() / (0.09 / (10 * alpha + 1)) == pytest.approx(1 - milder, abs=0.06)
+
+
 def test_infinite_alpha_by_class_is_the_equal_split():
     targets = np.repeat(np.arange(10), 60)
     assert (summarise(DirichletByClass(alpha=np.inf).split(targets, 10, 0), targets, 10).labels == 6).all()

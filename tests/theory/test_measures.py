@@ -190,6 +190,21 @@ def test_clients_with_different_amounts_of_work() -> None:
     assert any("1 to 3 local steps" in note for note in said.notes)
 
 
+@pytest.mark.parametrize(
+    ("graph", "method", "noted"),
+    [({"name": "directed-random", "neighbours": 3}, "sgp", True), ("ring", "sgp", False), ("server", "fedavg", False)],
+)
+def test_push_sum_constants_that_are_not_measured_are_named(
+    monkeypatch: pytest.MonkeyPatch, graph: Any, method: str, noted: bool
+) -> None:
+    def notes() -> bool:
+        return any("C = δ = 1" in note for note in small(method=method, graph=graph, local_steps=None).notes)
+
+    assert not notes()
+    monkeypatch.setattr("gossamer.theory.measures.PUSH_CLIENTS", 7)
+    assert notes() == noted
+
+
 def test_a_server_that_calls_half_of_the_clients() -> None:
     said = small(method="fedavg", graph={"name": "server", "participation": 0.5})
     assert said.constants.lambda_ == 0

@@ -6,8 +6,8 @@
         tracked           c̃_i ← Σ_j W_ij (c̃_j + c_j⁺ − c_j)
         neighbourhood     c̃_i ← Σ_j W_ij c_j⁺
 
-c_i⁺ is the mean of the raw local gradients. The thesis with the decentralized form is not public; in the reading
-"tracked" it equals Local G-ECL started at the aggregated model.
+c_i⁺ is the mean of the raw local gradients. The decentralized form is that of a master's thesis which was not
+read here; in the reading "tracked" it equals Local G-ECL started at the aggregated model.
 """
 
 from typing import Annotated, ClassVar, Literal

@@ -27,7 +27,7 @@ from gossamer.methods import (
     Method,
 )
 from gossamer.methods.dfedadmm import AlternatesDirections
-from gossamer.methods.g_ecl import LocalGECLByServer
+from gossamer.methods.g_ecl import LocalGECLByServer, LocalGECLOfUnequalSteps
 
 Kind = Literal["start", "noise", "heterogeneity", "gradient size", "momentum", "perturbation", "graph"]
 
@@ -241,7 +241,7 @@ LOCAL_G_ECL = Theorem(
     name="Local G-ECL",
     place="Theorem 4",
     bounds="E‖∇f(x̄)‖², the mean over all local steps",
-    covers=(LocalGECL, LocalGECLByServer, GECL),
+    covers=(LocalGECL, LocalGECLByServer, LocalGECLOfUnequalSteps, GECL),
     conditions=gecl_conditions,
     allowed=lambda c: replace(c, lr=min(c.lr, *gecl_limits(c).values())),
     terms=gecl_terms,

@@ -188,12 +188,18 @@ def mixing_of(network: Network, summary: GraphSummary) -> Mixing:
     return Mixing(rate, *push_sum_constants(network, rate))
 
 
+def push_sum_is_measured(network: Network) -> bool:
+    """Whether C and δ are those of the graph: symmetric weights have C = δ = 1, few clients are measured."""
+    exact = network.has_server or network.claims.symmetric or not network.claims.columns
+    return exact or network.clients <= PUSH_CLIENTS
+
+
 def push_sum_constants(network: Network, rate: float) -> tuple[float, float]:
     """The least C with ‖W⁻¹ P_t … P_1 − 11ᵀ/n‖ ≤ C qᵗ, and the least push-sum weight, both over the first steps."""
     n = network.clients
     if not network.claims.columns:  # push-sum is not defined for such weights
         return float("nan"), float("nan")
-    if network.claims.symmetric or n > PUSH_CLIENTS:
+    if network.claims.symmetric or not push_sum_is_measured(network):
         return 1.0, 1.0
     product: NDArray[np.float64] = np.eye(n)
     factor, least = 1.0, 1.0

@@ -30,7 +30,7 @@ from gossamer.theory.bounds import (
     phi,
     total,
 )
-from gossamer.theory.measures import Measured, measure, mixing_of, pull_of
+from gossamer.theory.measures import Measured, measure, mixing_of, pull_of, push_sum_is_measured
 from gossamer.training import Training, check_first_step
 
 #: What reduces the terms of each kind.
@@ -259,6 +259,8 @@ def notes_on(work: Training, graph: GraphSummary, smoothness: float | None) -> I
         yield f"the graph changes and is exact after {m} steps: λ = 1 − 1/{m} stands for it"
     elif graph.period != 1:
         yield "the graph changes: λ is what one of its steps leaves of the disagreement, all steps taken together"
+    if not push_sum_is_measured(work.network):
+        yield "C = δ = 1 are not measured on so large a directed graph: DFedSGPSM's bound is too small"
     if not isinstance(work.method, AlternatesDirections):
         yield f"the method has no penalty: λ = {DFedADMM().penalty:g}, the default of dfedadmm, in DFedADMM's bound"
     if work.clip is not None:
