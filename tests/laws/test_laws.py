@@ -168,9 +168,10 @@ def test_i14_mean_dynamics_and_the_full_graph(order: str, n: int, seed: int) -> 
 @law
 @given(n=clients, seed=seeds, steps=local_steps)
 def test_i21_relabelling_clients_relabels_the_result(name: str, n: int, seed: int, steps: int) -> None:
-    """Whole batches, so that a client's draws do not depend on its number."""
-    order = np.random.default_rng(seed).permutation(n)
-    data, matrix = samples([4] * n, seed), metropolis(n, seed)
+    """Whole batches of unequal sizes, one client without any, so that its draws do not depend on a client's number."""
+    rng = np.random.default_rng(seed)
+    order, sizes = rng.permutation(n), rng.permuted([0, *rng.integers(1, 5, n - 1)])
+    data, matrix = samples(sizes.tolist(), seed), metropolis(n, seed)
     assert data.clients is not None
     relabelled = replace(data, clients=tuple(data.clients[i] for i in order))
     server = graph_for(name, n, seed) == "server"

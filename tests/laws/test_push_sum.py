@@ -81,7 +81,7 @@ def test_i2_mean_dynamics_with_what_is_under_way(n: int, seed: int, k: int) -> N
     """Whatever is sent, the total moves by the gradients alone."""
     graph = {"name": "directed-random", "neighbours": 1}
     for method in (OSGP(), OverlapSGP(), AsyNG()):
-        run = engine(method, graph, samples([4] * n, seed), local_steps=1)
+        run = engine(method, graph, samples([4, 0, *range(1, n - 1)], seed), local_steps=1)
         for t in range(3):
             x, weight = run.state["x"], run.state["weight"]
             if isinstance(method, OverlapSGP):
