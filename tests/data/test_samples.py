@@ -1,8 +1,11 @@
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
-from gossamer.data import UNSCALED, Augmentation, Samples, Scaling, per_client
+from gossamer.data import DATASETS, UNSCALED, Augmentation, Samples, Scaling, as_dataset, per_client
 from gossamer.errors import DataError
 
 
@@ -144,3 +147,72 @@ X, Y = np.zeros((2, 3)), np.array([0, 1])
 def test_own_arrays_that_are_wrong(clients, options, message):
     with pytest.raises(DataError, match=message):
         per_client(clients, **options)
+
+
+def test_integers_stay_integers_for_an_embedding():
+    for kind in (np.int64, np.int32, bool):
+        data = per_client([(np.ones((2, 3), kind), Y)])
+        scaled = data.scaling.apply(data.train.inputs, torch.float64)
+        assert scaled.dtype == data.train.inputs.dtype == torch.from_numpy(np.ones(1, kind)).dtype
+    assert per_client([(np.ones((2, 3), np.int16), Y)]).train.inputs.dtype == torch.int64
+    assert per_client([(torch.ones(2, 3, dtype=torch.int8), Y)]).train.inputs.dtype == torch.int64
+
+
+def test_inputs_with_names():
+    first = {"ids": [[1, 2], [3, 4]], "age": [0.5, 1.5]}
+    second = {"age": [2.5], "ids": [[5, 6]]}  # in another order
+    data = per_client([(first, [0, 1]), (second, [1])], test=(first, [0, 1]))
+    assert data.shape == {"age": (), "ids": (2,)}
+    assert data.train.inputs["ids"].tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert data.train.inputs["age"].tolist() == [0.5, 1.5, 2.5]
+    scaled = data.scaling.apply(data.train[:1].inputs, torch.float32)
+    assert scaled["ids"].dtype == torch.int64
+    assert scaled["age"].dtype == torch.float32
+
+
+def test_of_inputs_with_names_only_bytes_are_scaled():
+    data = per_client([({"image": np.full((1, 2), 255, np.uint8), "age": [3.0]}, [0])])
+    scaled = data.scaling.apply(data.train.inputs, torch.float32)
+    assert scaled["image"].tolist() == [[1, 1]]
+    assert scaled["age"].tolist() == [3]
+
+
+def test_labels_of_tokens_may_be_left_out():
+    data = per_client([(np.zeros((2, 3)), [[0, 4, -100], [1, -100, -100]])])
+    assert data.classes == 5
+    with pytest.raises(DataError, match=r"label -1 in row 1, expected 0 to 4, or -100 for a token"):
+        per_client([(np.zeros((2, 3)), [[0, 4, -100], [1, -1, -100]])])
+
+
+@pytest.mark.parametrize(
+    ("clients", "options", "message"),
+    [
+        ([(X, Y), (X, [0, 10**9])], {}, "client 1: label 1000000000 in row 1 would make 1,000,000,001 classes of 4"),
+        ([(X, Y)], {"test": (X, [0, 7])}, "the test set: label 7 in row 1, expected 0 to 1 as in .* Give classes=8"),
+        ([({"a": X}, Y), ({"b": X}, Y)], {}, "client 1: inputs of shape {'b'"),
+        ([({"a": X, "b": X[:1]}, Y)], {}, "client 0: 1 inputs but 2 targets"),
+        ([({}, Y)], {}, "client 0: inputs with names need"),
+    ],
+)
+def test_own_samples_that_cannot_be_meant(clients, options, message):
+    with pytest.raises(DataError, match=message):
+        per_client(clients, **options)
+
+
+def test_a_label_beyond_the_classes_of_a_finished_data_set_is_refused_and_not_counted():
+    data = per_client([(X, Y)])
+    wrong = replace(data, train=Samples(data.train.inputs, torch.tensor([0, 10**9])), clients=None)
+    with pytest.raises(DataError, match="training samples: label 1000000000 in row 1, expected 0 to 1"):
+        as_dataset(wrong, Path())
+
+
+def test_a_text_is_windows_of_characters(tmp_path):
+    (tmp_path / "book.txt").write_text("abcab" * 20 + "a", encoding="utf-8")
+    data = as_dataset(DATASETS.build({"name": "characters", "file": "book.txt", "length": 5}), tmp_path)
+    assert (len(data.train), len(data.test), data.classes, data.shape) == (18, 2, 3, (5,))
+    assert data.train.inputs[0].tolist() == [0, 1, 2, 0, 1]
+    assert data.train.targets[0].tolist() == [1, 2, 0, 1, 0]
+    with pytest.raises(DataError, match="101 characters, too few for windows of 90"):
+        as_dataset(DATASETS.build({"name": "characters", "file": "book.txt", "length": 90}), tmp_path)
+    with pytest.raises(DataError, match=r"none.txt: cannot be read"):
+        as_dataset(DATASETS.build({"name": "characters", "file": "none.txt"}), tmp_path)

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from gossamer.data import per_client
-from gossamer.measure import Evaluator, consensus_distance
+from gossamer.measure import Evaluator, best_round, consensus_distance
 from gossamer.models import CrossEntropy, SquaredError, VectorModel
 from problems import samples, tiny_net
 
@@ -87,3 +87,73 @@ def test_consensus_distance_is_the_mean_squared_distance_to_the_mean() -> None:
         float(((x - x.mean(0)) ** 2).sum() / 6)
     )
     assert consensus_distance(lambda: [x[:1].repeat(3, 1)], range(3), 3) == pytest.approx(0.0, abs=1e-25)
+
+
+def test_accuracy_of_tokens_counts_those_that_count() -> None:
+    ids, targets = [[0, 1, 2], [2, 2, 1]], [[0, 1, 0], [2, -100, -100]]
+    data = per_client([(ids, targets)], test=(ids, targets))
+    model = VectorModel(torch.nn.Embedding.from_pretrained(torch.eye(3), freeze=False))
+    quality = Evaluator(model, CrossEntropy(), data, 1).test(model.initial[None])
+    assert quality is not None
+    assert float(quality.accuracy) == 3 / 4
+
+
+def test_classes_may_be_where_torch_has_them_if_the_loss_takes_them_there() -> None:
+    ids, targets = [[0, 1, 2, 1]], [[0, 1, 0, 1]]
+    data = per_client([(ids, targets)], test=(ids, targets), classes=3)
+    table = torch.nn.Embedding.from_pretrained(torch.eye(3), freeze=False)
+
+    class ClassesSecond(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = table
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            scores: torch.Tensor = self.table(inputs).transpose(1, 2)
+            return scores
+
+    model = VectorModel(ClassesSecond())
+    quality = Evaluator(model, functional.cross_entropy, data, 1).test(model.initial[None])
+    assert quality is not None
+    assert float(quality.accuracy) == 3 / 4
+
+
+def test_outputs_that_only_the_loss_understands_have_a_loss_and_no_accuracy() -> None:
+    data = per_client([([[1.0], [2.0]], [0, 1])], test=([[1.0], [3.0]], [0, 1]))
+
+    class Named(torch.nn.Linear):
+        def forward(self, inputs: torch.Tensor) -> dict[str, torch.Tensor]:  # type: ignore[override]
+            return {"scores": super().forward(inputs)}
+
+    model = VectorModel(Named(1, 2))
+    loss = Evaluator(model, lambda o, t: functional.cross_entropy(o["scores"], t), data, 4)
+    quality = loss.test(torch.stack([model.initial, 2 * model.initial]))
+    assert quality is not None
+    assert quality.loss.isfinite().all()
+    assert quality.accuracy.isnan().all()
+
+
+@pytest.mark.parametrize("each", [True, False])
+def test_an_own_metric_is_the_mean_over_all_samples(monkeypatch: pytest.MonkeyPatch, each: bool) -> None:
+    data = samples([30, 20], seed=0)
+    model = VectorModel(tiny_net().double())
+    monkeypatch.setattr("gossamer.measure.metrics.EVALUATION_BATCH", 7)
+
+    def metric(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor | float:
+        found = (outputs.argmax(1) - targets).abs().double()
+        return found if each else float(found.mean())
+
+    quality = Evaluator(model, CrossEntropy(), data, 5, metric=metric).training(model.initial[None])
+    assert quality is not None
+    outputs = model.module(model.initial)(data.train.inputs.double())
+    assert float(quality.metric) == pytest.approx(float((outputs.argmax(1) - data.train.targets).abs().double().mean()))
+
+
+def test_the_best_round_is_the_one_of_the_own_metric_or_of_accuracy_or_of_loss() -> None:
+    def rounds(**values: list[float]) -> list[dict[str, float]]:
+        return [{"round": i + 1, **{name: each[i] for name, each in values.items()}} for i in range(3)]
+
+    assert best_round(rounds(test_loss=[3, 1, 2]))["round"] == 2
+    assert best_round(rounds(test_loss=[3, 1, 2], test_accuracy=[0.1, 0.2, 0.3]))["round"] == 3
+    assert best_round(rounds(test_accuracy=[0.1, 0.2, 0.3], test_score=[5, 5, 4]))["round"] == 1
+    assert best_round(rounds(test_accuracy=[0.1, 0.2, 0.3], test_error=[5, 4, 5]))["round"] == 2

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.bench.processor import finish_work
+from gossamer.models import call_module
 from gossamer.system.threads import on_threads
 from gossamer.training import Training
 
@@ -39,9 +40,10 @@ def plain_loop(training: Training, threads: int, seconds: float) -> float:
 
     def step(client: int, rows: Tensor) -> None:
         module, optimizer = learners[client]
-        inputs = dataset.scaling.apply(dataset.train.inputs.index_select(0, rows), dtype)
+        some = dataset.train.select(rows)
+        inputs = dataset.scaling.apply(some.inputs, dtype)
         optimizer.zero_grad()
-        losses = loss(module(inputs), dataset.train.targets.index_select(0, rows))
+        losses = loss(call_module(module, inputs), some.targets)
         losses.mean().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
@@ -56,7 +58,7 @@ def plain_loop(training: Training, threads: int, seconds: float) -> float:
                         torch.optim.SGD(module.parameters(), lr=training.lr, weight_decay=decay),
                     )
                 for rows in batches.indices(client, round):
-                    yield client, torch.as_tensor(rows, device=dataset.train.inputs.device)
+                    yield client, torch.as_tensor(rows, device=dataset.train.device)
 
     spent, timed = 0.0, 0
     with on_threads(threads), torch.random.fork_rng():  # dropout draws from torch's own stream

@@ -20,7 +20,7 @@ def state_bytes(training: Training) -> int:
 
 def data_bytes(dataset: Dataset) -> int:
     """Bytes of all samples."""
-    return size_of([dataset.train.inputs, dataset.train.targets, dataset.test.inputs, dataset.test.targets])
+    return size_of([*dataset.train.tensors, *dataset.test.tensors])
 
 
 def size_of(tensors: Iterable[Tensor]) -> int:

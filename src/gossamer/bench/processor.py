@@ -8,6 +8,7 @@ import time
 import numpy as np
 import torch
 
+from gossamer.models import call_module
 from gossamer.system.machine import processor, usable_cores
 from gossamer.system.threads import on_threads
 from gossamer.training import Training
@@ -57,13 +58,13 @@ def flops_per_sample(training: Training) -> float:
     from torch.utils.flop_counter import FlopCounterMode  # it takes a while to import
 
     dataset, client = training.dataset, int(np.flatnonzero(training.batches.steps)[0])
-    rows = torch.as_tensor(training.batches.indices(client, 0)[0], device=dataset.train.inputs.device)
-    inputs = dataset.scaling.apply(dataset.train.inputs[rows], training.model.initial.dtype)
+    some = dataset.train[torch.as_tensor(training.batches.indices(client, 0)[0], device=dataset.train.device)]
+    inputs = dataset.scaling.apply(some.inputs, training.model.initial.dtype)
     module = copy.deepcopy(training.model.template).train()
     counter = FlopCounterMode(display=False)
     with torch.random.fork_rng(), counter:
-        training.loss(module(inputs), dataset.train.targets[rows]).mean().backward()  # type: ignore[no-untyped-call]
-    return float(counter.get_total_flops()) / len(rows)
+        training.loss(call_module(module, inputs), some.targets).mean().backward()  # type: ignore[no-untyped-call]
+    return float(counter.get_total_flops()) / len(some)
 
 
 def finish_work(device: torch.device) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gossamer.data.client_rows import ClientRows, Indices
+from gossamer.data.inputs import Inputs, input_tensors, map_inputs
 from gossamer.data.samples import Dataset
 from gossamer.randomness import Draws, Purpose
 
@@ -23,10 +24,14 @@ class Batch(NamedTuple):
     """One local step's samples for a chunk of clients: [clients, samples, ...]. Padding has weight zero."""
 
     #: As stored (mostly bytes); the step scales them, while they are in the processor's cache.
-    inputs: Tensor
+    inputs: Inputs
     targets: Tensor
     #: 1 / (number of the client's real samples) on real samples, 0 on padding: a weighted sum is the batch mean.
     weights: Tensor
+
+    def at(self, place: Any) -> "Batch":
+        """The batch with every tensor indexed by `place`."""
+        return Batch(map_inputs(lambda values: values[place], self.inputs), self.targets[place], self.weights[place])
 
 
 class Cut(NamedTuple):
@@ -131,7 +136,7 @@ class ChunkBatches:
         self._clients = clients
         self._round = round
         self._dtype = dtype
-        self._channels_last = memory_format == torch.channels_last and dataset.train.inputs.ndim == 4
+        self._channels_last = memory_format == torch.channels_last
         self._seed = batches.seed
         samples, starts, counts = batches.cut(clients, round)
         self.steps = len(counts)
@@ -140,7 +145,7 @@ class ChunkBatches:
         column = np.arange(max(self._widths, default=1))
         real = column < counts[:, :, None]
         rows = samples.take(starts[:, :, None] + column * real)  # padding repeats the first of the batch, or sample 0
-        device = dataset.train.inputs.device
+        device = dataset.train.device
         self._rows = torch.from_numpy(rows).to(device)
         self._weights = torch.from_numpy(real / np.maximum(counts, 1)[:, :, None]).to(device=device, dtype=dtype)
         active = counts > 0
@@ -171,37 +176,33 @@ class ChunkBatches:
 
     def whole(self, most_bytes: int) -> Batch | None:
         """All steps at once, [steps, clients, samples, ...], where all are alike and take little memory; else None."""
-        train = self._dataset.train
         alike = len(set(self._widths)) == 1 and all(self.everyone) and self._dataset.augmentation is None
-        if not alike or self._rows.numel() * train.inputs[0].nbytes > most_bytes:
+        sample_bytes = sum(values[0].nbytes for values in input_tensors(self._dataset.train.inputs))
+        if not alike or self._rows.numel() * sample_bytes > most_bytes:
             return None
         rows = self._rows[:, :, : self._widths[0]]
-        inputs, targets = self._select(rows.reshape(-1))
-        return Batch(
-            inputs.view(*rows.shape, *inputs.shape[1:]),
-            targets.view(*rows.shape, *targets.shape[1:]),
-            self._weights[:, :, : self._widths[0]].contiguous(),
-        )
+        return self._batch(rows, self._weights[:, :, : self._widths[0]])
 
     def take(self, step: int) -> Batch:
         """The tensors of one step, augmented."""
-        clients, width = len(self._clients), self._widths[step]
-        inputs, targets = self._select(self._rows[step, :, :width].reshape(-1), step)
-        return Batch(
-            inputs.view(clients, width, *inputs.shape[1:]),
-            targets.view(clients, width, *targets.shape[1:]),
-            self._weights[step, :, :width].contiguous(),
-        )
+        width = self._widths[step]
+        return self._batch(self._rows[step, :, :width], self._weights[step, :, :width], step)
 
-    def _select(self, rows: Tensor, step: int = 0) -> tuple[Tensor, Tensor]:
-        train = self._dataset.train
+    def _batch(self, rows: Tensor, weights: Tensor, step: int = 0) -> Batch:
+        """The samples in these rows, [clients, samples] or [steps, clients, samples]."""
         # One selection of whole rows copies them as blocks; indexing by [clients, samples] goes number by number.
-        inputs, targets = train.inputs.index_select(0, rows), train.targets.index_select(0, rows)
+        chosen = self._dataset.train.select(rows.reshape(-1))
+        inputs, targets = chosen.inputs, chosen.targets
         if self._dataset.augmentation is not None:
+            assert isinstance(inputs, Tensor)
             inputs = self._augment(inputs, step)
-        if self._channels_last:
-            inputs = inputs.contiguous(memory_format=torch.channels_last)
-        return inputs, targets
+
+        def arranged(values: Tensor) -> Tensor:
+            if self._channels_last and values.ndim == 4:
+                values = values.contiguous(memory_format=torch.channels_last)
+            return values.view(*rows.shape, *values.shape[1:])
+
+        return Batch(map_inputs(arranged, inputs), targets.view(*rows.shape, *targets.shape[1:]), weights.contiguous())
 
     @cached_property
     def _draws(self) -> Draws:

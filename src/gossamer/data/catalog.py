@@ -11,7 +11,7 @@ from pydantic import Field
 from gossamer.data.augment import Augmentation
 from gossamer.data.files import obtain
 from gossamer.data.formats import read_cifar, read_images
-from gossamer.data.samples import Dataset, Samples, Scaling
+from gossamer.data.samples import UNSCALED, Dataset, Samples, Scaling, check_labels
 from gossamer.data.sources import CIFAR10, CIFAR100, FASHION_MNIST, MNIST, Source
 from gossamer.errors import DataError
 from gossamer.parts import Catalog, part
@@ -146,7 +146,10 @@ class Cifar100(Photographs):
 class Described:
     """The shape and the classes of samples that every peer has for itself; there is nothing to load."""
 
-    shape: Annotated[tuple[Size, ...], Field(min_length=1, description="of one sample")]
+    shape: Annotated[
+        tuple[Size, ...] | dict[str, tuple[Size, ...]],
+        Field(min_length=1, description="of one sample; of inputs with names, a table of them"),
+    ]
     classes: Annotated[int, Field(ge=1, description="classes, or outputs where targets are floats")]
     scale: Annotated[float, Field(gt=0, description="pixels are divided by it")] = 255.0
     mean: Annotated[float, Field(description="subtracted from pixels after that")] = 0.0
@@ -164,6 +167,38 @@ class Described:
         )
 
 
+@part
+class Characters:
+    """The characters of a text file, in windows; each character is to be followed by the right next one.
+
+    Inputs are numbers of characters, [length], and targets those of the next ones. The last tenth is for testing.
+    """
+
+    file: Annotated[str, Field(min_length=1, description="path of the text, UTF-8; also looked for in the data folder")]
+    length: Annotated[int, Field(ge=1, description="characters in a window")] = 32
+
+    def load(self, directory: Path, progress: bool | None = None) -> Dataset:  # there is nothing to download
+        path = Path(self.file).expanduser()
+        path = path if path.exists() else directory / path
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"data set 'characters': {self.file}: cannot be read as UTF-8 text ({error}).") from None
+        alphabet = {character: number for number, character in enumerate(sorted(set(text)))}
+        codes = torch.tensor([alphabet[character] for character in text])
+        windows = (len(codes) - 1) // self.length
+        tested = max(1, windows // 10)
+        if windows <= tested:
+            raise DataError(
+                f"data set 'characters': {self.file}: {len(codes):,} characters, too few for windows of {self.length}."
+            )
+        shape = (windows, self.length)
+        used = windows * self.length
+        samples = Samples(codes[:used].view(shape), codes[1 : used + 1].view(shape))
+        train, test = samples[: windows - tested], samples[windows - tested :]
+        return Dataset("characters", train, test, len(alphabet), (self.length,), UNSCALED)
+
+
 DATASETS = Catalog(
     "data set",
     {
@@ -172,6 +207,7 @@ DATASETS = Catalog(
         "fashion-mnist": FashionMnist,
         "cifar10": Cifar10,
         "cifar100": Cifar100,
+        "characters": Characters,
         "described": Described,
     },
     role="load",
@@ -193,6 +229,9 @@ def as_dataset(thing: Any, directory: Path, progress: bool | None = None) -> Dat
             f"a data set is one of {', '.join(DATASETS)}, a Dataset, an object whose load(directory) gives one, or a "
             f"function that does; {what}."
         )
+    for where, samples in (("training samples", found.train), ("test samples", found.test)):
+        if not samples.targets.is_floating_point():
+            check_labels(f"data set '{found.name}', {where}", samples.targets, found.classes)
     return found
 
 
@@ -200,7 +239,7 @@ def _load_idx(source: Source, directory: Path, scaling: Scaling, progress: bool 
     images, labels, test_images, test_labels = obtain(source, directory, progress)
     train = read_images(images, labels, classes=10)
     test = read_images(test_images, test_labels, classes=10)
-    return Dataset(source.folder, train, test, classes=10, shape=tuple(train.inputs.shape[1:]), scaling=scaling)
+    return Dataset(source.folder, train, test, classes=10, shape=train.shape, scaling=scaling)
 
 
 def _stratified(labels: np.ndarray[Any, Any], size: int) -> np.ndarray[Any, Any]:
@@ -222,4 +261,4 @@ def _shortened(dataset: Dataset, train_samples: int | None) -> Dataset:
     if train_samples > available:
         raise DataError(f"data set '{dataset.name}': train_samples={train_samples:,}, but it has only {available:,}.")
     kept = torch.from_numpy(np.sort(generator(1, Purpose.SPLIT).permutation(available)[:train_samples]))
-    return replace(dataset, train=Samples(dataset.train.inputs[kept], dataset.train.targets[kept]))
+    return replace(dataset, train=dataset.train[kept])

@@ -249,8 +249,10 @@ def _deal(classes: NDArray[Any], clients: int, rng: np.random.Generator) -> Indi
 def _by_class(targets: NDArray[Any], rng: np.random.Generator, name: str) -> list[Indices]:
     """The samples of each class that occurs, shuffled."""
     if targets.ndim != 1 or targets.dtype.kind not in "iub":
+        of = f"{targets.dtype} of shape {targets.shape[1:]}" if targets.ndim > 1 else str(targets.dtype)
         raise DataError(
-            f"partition '{name}' splits by class and needs integer labels; these are {targets.dtype}. Use iid."
+            f"partition '{name}' splits by class and needs integer labels, one for each sample; these are {of}. "
+            "Use partition 'iid' or 'explicit', or give each client its own samples (gossamer.per_client)."
         )
     order = rng.permutation(len(targets))
     labels = targets[order]

@@ -58,14 +58,14 @@ class PartitionSummary:
 
 
 def summarise(client_rows: ClientRows | Sequence[Any], targets: NDArray[Any], classes: int) -> PartitionSummary:
-    """Count the labels of each client. Targets of a regression give one column of sizes.
+    """Count the labels of each client. Without one label for each sample, one column of sizes.
 
     >>> summary = summarise([np.array([0, 1]), np.array([2, 3])], np.array([0, 0, 1, 1]), classes=2)
     >>> summary.labels.tolist(), summary.heterogeneity
     ([[2, 0], [0, 2]], 0.5)
     """
     rows = ClientRows.of(client_rows)
-    if targets.dtype.kind not in "iub":
+    if targets.ndim != 1 or targets.dtype.kind not in "iub":
         return PartitionSummary(rows.sizes[:, None])
     cells = rows.owners * classes + targets[rows.indices]
     return PartitionSummary(np.bincount(cells, minlength=len(rows) * classes).reshape(len(rows), classes))

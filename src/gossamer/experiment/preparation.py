@@ -17,7 +17,6 @@ from gossamer.data import (
     ClientRows,
     Dataset,
     PartitionSummary,
-    Samples,
     as_dataset,
     data_directory,
     split,
@@ -99,6 +98,7 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> PreparedExp
         weight_decay=experiment.weight_decay if traits.weight_decay == "experiment" else traits.weight_decay,
         clip=experiment.clip,
         seed=experiment.seed,
+        metric=experiment.metric,
     )
     summary = summarise(client_rows, dataset.train.targets.cpu().numpy(), dataset.classes)
     return PreparedExperiment(experiment, training, summary, tuple(data_notes(experiment, dataset, summary)))
@@ -134,8 +134,4 @@ def as_device(name: str) -> torch.device:
 
 def on_device(dataset: Dataset, device: torch.device) -> Dataset:
     """The data set with all samples on the device of the models: no batch is copied there during training."""
-
-    def moved(samples: Samples) -> Samples:
-        return Samples(samples.inputs.to(device), samples.targets.to(device))
-
-    return replace(dataset, train=moved(dataset.train), test=moved(dataset.test))
+    return replace(dataset, train=dataset.train.to(device), test=dataset.test.to(device))

@@ -27,7 +27,7 @@ from pydantic import (
 from gossamer.data import DATASETS, PARTITIONS
 from gossamer.errors import ExperimentError, did_you_mean
 from gossamer.graphs import GRAPHS
-from gossamer.measure import METRICS
+from gossamer.measure import METRICS, OWN_METRICS
 from gossamer.methods import METHODS, LocalWork, Traits, traits_of
 from gossamer.models import LOSSES, MODELS
 from gossamer.parts import PYTHON_ONLY, Catalog, explain, parameters_of
@@ -39,6 +39,7 @@ CATALOGS: dict[str, Catalog] = {
     "partition": PARTITIONS,
     "model": MODELS,
     "loss": LOSSES,
+    "metric": OWN_METRICS,
 }
 
 
@@ -119,6 +120,9 @@ class Experiment(Checked):
     )
     model: Annotated[Any, PlainValidator(MODELS.build)] = Field("mnist-2nn", description="the network")
     loss: Annotated[Any, PlainValidator(LOSSES.build)] = Field("cross-entropy", description="what training minimises")
+    metric: Annotated[Any, PlainValidator(lambda spec: None if spec is None else OWN_METRICS.build(spec))] = Field(
+        None, description="what else is measured of the averaged model's outputs on the test samples"
+    )
     batch_size: int = Field(32, ge=1, description="samples in a mini-batch; a smaller last one is kept")
     local_epochs: int | None = Field(None, ge=0, le=10**9, description="local epochs in a round (5 if neither is set)")
     local_steps: int | None = Field(None, ge=0, le=10**9, description="local steps in a round, in place of epochs")
@@ -155,6 +159,8 @@ class Experiment(Checked):
             raise ValueError(f"stop_at: {self.stop_at.metric} is measured only once: set evaluate.{key}")
         if not callable(self.loss):
             raise ValueError(f"loss: expected a name or a function of (outputs, targets) (got {self.loss!r})")
+        if self.metric is not None and not callable(self.metric):
+            raise ValueError(f"metric: expected a name or a function of (outputs, targets) (got {self.metric!r})")
         return self
 
     @property

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 
-from gossamer.data import Dataset, Samples
+from gossamer.data import IGNORED, Dataset, Inputs, Samples
+from gossamer.measure.own_metrics import OwnMetric, metric_key, total_metric
 from gossamer.measure.widths import widest
 from gossamer.models import Loss, VectorModel, sample_losses
 from gossamer.parts import describe_error
@@ -26,10 +27,22 @@ PROBE = 4
 
 
 class Quality(NamedTuple):
-    """Mean loss and accuracy of each model on the same samples; accuracy is NaN where targets are not classes."""
+    """Mean loss and accuracy of each model on the same samples, and the experiment's own metric."""
 
     loss: Tensor
+    #: The share of right labels, of samples or of tokens that count; NaN where outputs are not scores of classes.
     accuracy: Tensor
+    #: NaN without a metric.
+    metric: Tensor
+
+    def of_one(self, samples: str, metric: OwnMetric | None = None) -> dict[str, float]:
+        """The metrics of one model on the "test" or "train" samples; accuracy only where it has a meaning."""
+        found = {f"{samples}_loss": float(self.loss), f"{samples}_accuracy": float(self.accuracy)}
+        if self.accuracy.isnan():
+            del found[f"{samples}_accuracy"]
+        if metric is not None:
+            found[metric_key(metric)] = float(self.metric)
+        return found
 
 
 class Evaluator:
@@ -43,12 +56,15 @@ class Evaluator:
         chunk: int,
         group: Group = ALONE,
         note: Callable[[str], None] = lambda message: None,
+        metric: OwnMetric | None = None,
     ) -> None:
         self._model = model
         self._loss = loss
         self._dataset = dataset
         self._chunk = chunk
         self._group = group
+        #: The experiment's own metric, measured of a model that is evaluated alone: the averaged one.
+        self._metric = metric
         #: Called with what the user should know.
         self._note = note
         #: False as soon as `vmap` turns out not to have a rule for something in the model, the loss or the metric.
@@ -68,10 +84,10 @@ class Evaluator:
     def _sample_bytes(self) -> int:
         """Bytes of the widest layer of one model for one sample."""
         samples = max(self._dataset.test, self._dataset.train, key=len)
-        initial, some = self._model.initial, samples.inputs[:PROBE]
+        initial, some = self._model.initial, samples[:PROBE]
         if len(some) < PROBE:
             return 1
-        return widest(self._model, self._dataset.scaling.apply(some, initial.dtype)) * initial.element_size()
+        return widest(self._model, self._dataset.scaling.apply(some.inputs, initial.dtype)) * initial.element_size()
 
     def test(self, vectors: Tensor, together: bool = False) -> Quality | None:
         """Quality of each row on the test samples; None if there are none.
@@ -90,26 +106,31 @@ class Evaluator:
         self._model.template.eval()
         starts = range(0, len(samples), self._batch)
         # One place for each batch, summed at the end: in the same order for any number of workers.
-        sums = torch.zeros(len(starts), 2, len(vectors), dtype=torch.float64, device=vectors.device)
+        sums = torch.zeros(len(starts), 3, len(vectors), dtype=torch.float64, device=vectors.device)
         with torch.no_grad():
             for number in range(group.rank, len(starts), group.size):
                 batch = slice(starts[number], starts[number] + self._batch)
-                inputs = self._dataset.scaling.apply(samples.inputs[batch], vectors.dtype)
-                targets = samples.targets[batch]
+                some = samples[batch]
+                inputs, targets = self._dataset.scaling.apply(some.inputs, vectors.dtype), some.targets
                 for first in range(0, len(vectors), self._models):
                     rows = slice(first, first + self._models)
                     sums[number, :, rows] = self._sums(vectors[rows], inputs, targets)
-        return Quality(*(group.all_sum(sums).sum(0) / len(samples)))
+        loss, hits, metric = group.all_sum(sums).sum(0)
+        labels = len(samples) if samples.targets.dim() == 1 else (samples.targets != IGNORED).sum()
+        return Quality(loss / len(samples), hits / labels, metric / len(samples))
 
-    def _sums(self, vectors: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Summed loss and number of hits of each row: [2, rows]."""
+    def _sums(self, vectors: Tensor, inputs: Inputs, targets: Tensor) -> Tensor:
+        """Summed loss, number of right labels and summed metric of each row: [3, rows]."""
 
         def one(x: Tensor) -> Tensor:
             outputs = self._model(x, inputs)
             loss = sample_losses(self._loss, outputs, targets).sum()
-            if targets.is_floating_point():
-                return torch.stack([loss, torch.full_like(loss, torch.nan)])
-            return torch.stack([loss, (outputs.argmax(1) == targets).sum().to(loss.dtype)])
+            found = predicted(outputs, targets)
+            hits = torch.full_like(loss, torch.nan) if found is None else (found == targets).sum()
+            metric = torch.full_like(loss, torch.nan)
+            if self._metric is not None and len(vectors) == 1:
+                metric = total_metric(self._metric, outputs, targets)
+            return torch.stack([loss, hits.to(loss.dtype), metric.to(loss)])
 
         if len(vectors) == 1 or not self._vectorises:
             return torch.stack([one(x) for x in vectors], dim=1).double()
@@ -120,6 +141,18 @@ class Evaluator:
             rows = self._sums(vectors, inputs, targets)  # raises again what is not the fault of `vmap`
             self._note(f"models are evaluated one at a time, since vmap cannot run them: {describe_error(error)}")
         return rows.double()
+
+
+def predicted(outputs: Any, targets: Tensor) -> Tensor | None:
+    """The class with the largest score, for each target; None where outputs are not scores of classes.
+
+    Classes are the last dimension, [N, C] or [N, T, C], or the second as torch's cross-entropy has it, [N, C, T].
+    """
+    if targets.is_floating_point() or not isinstance(outputs, Tensor) or outputs.dim() != targets.dim() + 1:
+        return None
+    if outputs.shape[:-1] == targets.shape:
+        return outputs.argmax(-1)
+    return outputs.argmax(1) if outputs.shape[:1] + outputs.shape[2:] == targets.shape else None
 
 
 def consensus_distance(blocks: Callable[[], Iterable[Tensor]], own: range, clients: int, group: Group = ALONE) -> float:

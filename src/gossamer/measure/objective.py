@@ -11,7 +11,7 @@ from torch.autograd import backward, grad
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gossamer.data import UNSCALED, Samples, Scaling
+from gossamer.data import UNSCALED, Inputs, Samples, Scaling
 from gossamer.errors import DivergenceError, ExperimentError, GossamerError
 from gossamer.models import Loss, VectorModel, sample_losses
 from gossamer.parts import describe_error, is_out_of_memory, user_code
@@ -109,24 +109,24 @@ class Objective:
             )
         return total.div_(len(self.samples)).add_(v, alpha=self.weight_decay)
 
-    def _second(self, x: Tensor, v: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+    def _second(self, x: Tensor, v: Tensor, inputs: Inputs, targets: Tensor) -> Tensor:
         """Σ_s ∇²ℓ_s(x) v over one chunk. Its graph is freed on return."""
         leaf = x.detach().requires_grad_()
         with sdpa_kernel(SDPBackend.MATH):  # the only form of attention with a second derivative
             return _twice(self._sum(leaf, inputs, targets), leaf, v)
 
-    def _sum(self, x: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+    def _sum(self, x: Tensor, inputs: Inputs, targets: Tensor) -> Tensor:
         return sample_losses(self.loss, self.model(x, inputs), targets).sum()
 
-    def _chunks(self, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def _chunks(self, x: Tensor) -> Iterator[tuple[Inputs, Tensor]]:
         """The samples, chunk by chunk, as the model takes them."""
         if x.shape != (self.model.size,):
             raise ExperimentError(f"a vector of shape {tuple(x.shape)} for a model of {self.model.size:,} parameters")
         self.model.template.eval()
         for first in range(0, len(self.samples), self._chunk):
             rows = slice(first, first + self._chunk)
-            inputs = self.scaling.apply(self.samples.inputs[rows].to(x.device), x.dtype)
-            yield inputs, self.samples.targets[rows].to(x.device)
+            some = self.samples[rows].to(x.device)
+            yield self.scaling.apply(some.inputs, x.dtype), some.targets
 
     @cached_property
     def _chunk(self) -> int:
@@ -141,7 +141,7 @@ class Objective:
     def _kept(self, count: int) -> int:
         """Bytes that autograd keeps of a forward pass over `count` samples."""
         x = self.model.initial.detach().requires_grad_()
-        inputs = self.samples.inputs[torch.arange(count) % len(self.samples)].to(x.device)
+        inputs = self.samples[torch.arange(count) % len(self.samples)].to(x.device).inputs
         storages: dict[int, int] = {}
 
         def keep(tensor: Tensor) -> Tensor:
@@ -154,7 +154,7 @@ class Objective:
         del outputs  # alive until here, so that no address is used twice
         return sum(storages.values())
 
-    def _culprit(self, x: Tensor, inputs: Tensor, targets: Tensor) -> str:
+    def _culprit(self, x: Tensor, inputs: Inputs, targets: Tensor) -> str:
         """Which of loss and model has no second derivative: the loss, if it fails as a function of the outputs."""
         loss, model = self.name.split(" of ")
         try:

@@ -54,7 +54,7 @@ class Measurement:
         self._rounds = training.rounds
         self._has_test = bool(len(training.dataset.test))
         self._evaluator = Evaluator(
-            training.model, training.loss, training.dataset, engine.plan.chunk, engine.group, note
+            training.model, training.loss, training.dataset, engine.plan.chunk, engine.group, note, training.metric
         )
 
     def measure(self, round: int, report: RoundReport | None, history: Sequence[Metrics]) -> Measured:
@@ -90,19 +90,20 @@ class Measurement:
             engine = self._engine
             metrics["consensus"] = consensus_distance(engine.model_blocks, engine.own, engine.clients, engine.group)
             if quality := self._evaluator.test(average[None], together=True):
-                metrics["test_loss"], metrics["test_accuracy"] = float(quality.loss), float(quality.accuracy)
+                metrics |= quality.of_one("test", engine.training.metric)
         if self._has_test and (own or not {"client_accuracy", "client_loss"}.isdisjoint(self._wants)):
-            loss, accuracy = self._own_models()
+            loss, accuracy, _ = self._own_models()
             clients |= {"client_accuracy": accuracy.cpu().numpy(), "client_loss": loss.cpu().numpy()}
-            if own:
+            if own and not bool(accuracy.isnan().all()):
                 metrics["client_accuracy_mean"] = float(accuracy.mean())
                 metrics["client_accuracy_worst"] = float(accuracy.min())
                 metrics["client_accuracy_best"] = float(accuracy.max())
+            if own:
                 metrics["client_loss_mean"] = float(loss.mean())
                 metrics["client_loss_worst"] = float(loss.max())
                 metrics["client_loss_best"] = float(loss.min())
         if average is not None and training and (quality := self._evaluator.training(average[None], together=True)):
-            metrics["train_loss"], metrics["train_accuracy"] = float(quality.loss), float(quality.accuracy)
+            metrics |= quality.of_one("train")
             if "test_accuracy" in metrics:
                 metrics["generalisation_gap"] = metrics["train_accuracy"] - metrics["test_accuracy"]
         return average

@@ -32,6 +32,8 @@ METRICS = {
     "consensus": Metric("mean squared distance of the clients' models from their average", "down", "every"),
     "test_loss": Metric("loss of the averaged model on the test samples", "down", "every"),
     "test_accuracy": Metric("accuracy of the averaged model on the test samples", "up", "every"),
+    "test_score": Metric("the experiment's own `metric` of the averaged model, if higher is better", "up", "every"),
+    "test_error": Metric("the experiment's own `metric` of the averaged model, if lower is better", "down", "every"),
     "client_accuracy_mean": Metric("accuracy of the clients' own models on the test samples: mean", "up", "clients"),
     "client_accuracy_worst": Metric("the same: the worst client", "up", "clients"),
     "client_accuracy_best": Metric("the same: the best client", "up", "clients"),
@@ -56,6 +58,8 @@ class Score(NamedTuple):
 
 #: Runs are judged by the first of these that they have numbers for: a regression has no accuracy.
 SCORES = (
+    Score("test_score", "score", None),
+    Score("test_error", "error", None),
     Score("test_accuracy", "accuracy", "client_accuracy_worst"),
     Score("test_loss", "test loss", "client_loss_worst"),
     Score("local_loss", "training loss", None),
@@ -71,13 +75,19 @@ CLIENT_VALUES = {
 
 
 def best_round(history: list[Metrics]) -> Metrics:
-    """The metrics of the best round: highest test accuracy, or lowest test loss without one; the earliest of equals."""
+    """The metrics of the best round by the experiment's own metric, else by test accuracy, else by test loss.
+
+    Of equals it is the earliest.
+    """
 
     def best(key: str, rank: Callable[[float], float]) -> Metrics | None:
         known = [metrics for metrics in history if metrics.get(key) is not None and metrics[key] == metrics[key]]
         return max(known, key=lambda metrics: (rank(metrics[key]), -metrics["round"]), default=None)
 
-    return best("test_accuracy", lambda value: value) or best("test_loss", lambda value: -value) or {}
+    for key in ("test_score", "test_error", "test_accuracy", "test_loss"):
+        if found := best(key, float if METRICS[key].direction == "up" else lambda value: -value):
+            return found
+    return {}
 
 
 def add_totals(counts: dict[str, int], before: Metrics) -> Metrics:

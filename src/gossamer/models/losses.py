@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from gossamer.data import IGNORED
 from gossamer.errors import ExperimentError
 from gossamer.parts import Catalog, part
 from gossamer.system.torch_private import tree_leaves, tree_map
@@ -17,14 +18,37 @@ Loss = Callable[[Any, Tensor], Tensor]
 
 @part
 class CrossEntropy:
-    """Cross-entropy of class scores."""
+    """Cross-entropy of class scores [N, C]; of tokens, [N, T, C], their mean over the tokens that count."""
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        if targets.dim() != 1:  # probabilities of classes
+        expected = outputs.shape if targets.is_floating_point() else outputs.shape[:-1]
+        if targets.shape != expected:
+            raise ValueError(_mismatch(outputs, targets))
+        if targets.is_floating_point():  # probabilities of classes
             return functional.cross_entropy(outputs, targets, reduction="none")
+        if targets.dim() > 1:
+            counted = targets != IGNORED
+            scores = functional.log_softmax(outputs, -1).gather(-1, targets.where(counted, 0).unsqueeze(-1)).squeeze(-1)
+            return -(scores * counted).flatten(1).sum(1) / counted.flatten(1).sum(1).clamp(min=1)
         # Equal to `cross_entropy` to the last bit. Under `vmap`, torch decomposes `cross_entropy` in Python at every
         # call, which is a third slower, and imports sympy at the first, which takes half a second.
         return functional.log_softmax(outputs, 1).gather(1, targets.unsqueeze(1)).squeeze(1).neg()
+
+
+def _mismatch(outputs: Tensor, targets: Tensor) -> str:
+    """Why cross-entropy cannot compare these, and what would be right."""
+    given = f"outputs of shape {tuple(outputs.shape)} and {targets.dtype} targets of shape {tuple(targets.shape)}"
+    if targets.is_floating_point():
+        return (
+            f"cross-entropy has {given}: it needs integer class labels, or probabilities of the shape of the outputs. "
+            "Values to regress need loss = 'squared-error'."
+        )
+    hint = "classes come last: [samples, classes] for targets [samples], [samples, tokens, classes] for tokens"
+    if outputs.dim() == targets.dim() == 2:
+        hint += "; of one-hot labels give the class, y.argmax(1); several labels a sample need floats and an own loss"
+    elif outputs.shape[:1] + outputs.shape[2:] == targets.shape:
+        hint += "; outputs.movedim(1, -1) puts them there"
+    return f"cross-entropy has {given}: {hint}."
 
 
 @part
@@ -55,7 +79,15 @@ def sample_losses(loss: Loss, outputs: Any, targets: Tensor) -> Tensor:
             f"the model returns a {type(outputs).__name__}, which cannot be taken apart into samples: a loss of it "
             "gives one number for each sample, not their mean"
         )
-    return torch.func.vmap(lambda *sample: loss(*tree_map(lambda value: value[None], sample)))(outputs, targets)
+
+    def alone(*sample: Any) -> Tensor:
+        return loss(*tree_map(lambda value: value[None], sample))
+
+    try:
+        return torch.func.vmap(alone)(outputs, targets)
+    except RuntimeError:  # it has no rule for what this loss does
+        samples = (tree_map(lambda value, i=i: value[i], (outputs, targets)) for i in range(len(targets)))
+        return torch.stack([alone(*sample) for sample in samples])
 
 
 def check_loss(loss: Loss, outputs: Any, targets: Tensor) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from gossamer.data import Inputs
 from gossamer.errors import ExperimentError
 
 #: The parameters of a model: as one flat vector, or as the named tensors that lie in it.
@@ -64,10 +65,13 @@ class VectorModel:
         pieces = torch.split(x, self.lengths)
         return {n: p.view(shape) for n, p, shape in zip(self.names, pieces, self.shapes, strict=True)}
 
-    def __call__(self, x: Parameters, inputs: Tensor) -> Tensor:
-        """The module's outputs with parameters x."""
+    def __call__(self, x: Parameters, inputs: Inputs) -> Tensor:
+        """The module's outputs with parameters x. Inputs with names are its keyword arguments."""
         named = self.unflatten(x) if isinstance(x, Tensor) else x
-        outputs: Tensor = functional_call(self.template, named, (inputs,))
+        if isinstance(inputs, Tensor):
+            outputs: Tensor = functional_call(self.template, named, (inputs,))
+        else:
+            outputs = functional_call(self.template, named, (), inputs)
         return outputs
 
     def module(self, x: Tensor) -> nn.Module:
@@ -78,6 +82,12 @@ class VectorModel:
             for name, value in self.unflatten(x.detach()).items():
                 named[name].copy_(value)
         return module.eval()
+
+
+def call_module(module: nn.Module, inputs: Inputs) -> Tensor:
+    """A module's outputs; inputs with names are its keyword arguments."""
+    outputs: Tensor = module(inputs) if isinstance(inputs, Tensor) else module(**inputs)
+    return outputs
 
 
 def refuse_running_statistics(module: nn.Module) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from torch import Tensor, nn
 
+from gossamer.data import Shape as InputShape
 from gossamer.errors import ExperimentError
 from gossamer.parts import Catalog, part
 
@@ -151,12 +152,17 @@ MODELS = Catalog(
 )
 
 
-def make_module(model: Any, shape: Shape, classes: int) -> nn.Module:
+def make_module(model: Any, shape: InputShape, classes: int) -> nn.Module:
     """The module of a built-in model or of a user's factory.
 
     A factory is called with (input shape, number of classes) if it has two required parameters, else without arguments.
     """
     if hasattr(model, "build"):
+        if isinstance(shape, dict) and type(model) in MODELS.values():
+            raise ExperimentError(
+                f"model: the built-in ones take one tensor; this data set has inputs {', '.join(shape)}. Give a "
+                "function that makes an nn.Module whose forward takes arguments of these names."
+            )
         module = model.build(shape, classes)
     elif isinstance(model, nn.Module):
         raise ExperimentError(

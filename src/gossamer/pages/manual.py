@@ -25,6 +25,7 @@ HEADINGS = {
     "partition": "Partitions",
     "model": "Models",
     "loss": "Losses",
+    "metric": "Named metrics",
 }
 
 #: The keys of an experiment that are tables.

@@ -4,7 +4,8 @@
 
     experiment         the samples that the experiment's partition gives to this peer's number: the same samples, in the
                        same order, as those of the client with this number in a simulation
-    samples.npz        arrays x and y, and x_test and y_test if there are test samples
+    samples.npz        arrays x and y, and x_test and y_test if there are test samples; inputs with names are arrays
+                       x.ids, x.mask, ... and x_test.ids, ...
     folder/            train.npz and test.npz with x and y each, or the four IDX files of MNIST
     module:function    a function without parameters that returns (x, y), or ((x, y), (x_test, y_test))
 
@@ -19,6 +20,7 @@ other numbers are not scaled. Nothing is ever unpickled.
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,8 +37,10 @@ from gossamer.data import (
     Dataset,
     Samples,
     Scaling,
+    Shape,
     as_dataset,
     data_directory,
+    has_bytes,
     per_client,
 )
 from gossamer.data.formats import read_images
@@ -61,7 +65,7 @@ class Description(NamedTuple):
     """The properties of a data set's samples."""
 
     name: str
-    shape: tuple[int, ...]
+    shape: Shape
     classes: int
     scaling: Scaling
     augmentation: Augmentation | None
@@ -90,7 +94,9 @@ def rehearse(experiment: Experiment) -> None:
     about = _known(experiment.dataset)
     if about is None:  # made by a function that perhaps only the peers can call
         return
-    nothing = Samples(torch.zeros(1, *about.shape, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64))
+    shapes = about.shape if isinstance(about.shape, dict) else {"": about.shape}
+    zeros = {name: torch.zeros(1, *shape, dtype=torch.uint8) for name, shape in shapes.items()}
+    nothing = Samples(zeros.get("", zeros), torch.zeros(1, dtype=torch.int64))
     stand_in = Dataset(about.name, nothing, nothing, about.classes, about.shape, about.scaling, about.augmentation)
     prepare(_on_own_samples(experiment, stand_in).but(device="cpu"))
 
@@ -122,7 +128,7 @@ def _own_dataset(kit: Kit, spec: str, given: bool, data_dir: Path | None) -> Dat
 def _known(dataset: Any) -> Description | None:
     """The description of a data set without its files; None if it has none."""
     shape, classes = getattr(dataset, "shape", None), getattr(dataset, "classes", None)
-    if not isinstance(shape, tuple) or not isinstance(classes, int):
+    if not isinstance(shape, tuple | dict) or not isinstance(classes, int):
         return None
     kind = type(dataset)
     ours = next((name for name, maker in DATASETS.items() if maker is kind), None)
@@ -152,15 +158,16 @@ def _fitting(where: str, train: Pair, test: Pair | None, about: Description, exp
         words = str(error).removeprefix("client 0: ").replace("client 0", "the training part")
         raise DataError(f"{where}: {words}") from None
     if own.shape != about.shape:
-        same_size = np.prod(own.shape) == np.prod(about.shape)
-        numbers = ", ".join(map(str, about.shape))
+        hint = ""
+        if isinstance(own.shape, tuple) and isinstance(about.shape, tuple) and prod(own.shape) == prod(about.shape):
+            hint = f"; x.reshape(-1, {', '.join(map(str, about.shape))}) would fit"
         raise DataError(
             f"{where}: samples of shape {own.shape}, but those of the experiment's data set '{about.name}' are of "
-            f"shape {about.shape}" + (f"; x.reshape(-1, {numbers}) would fit" if same_size else "")
+            f"shape {about.shape}{hint}"
         )
     if own.classes != about.classes:
         raise DataError(f"{where}: y: {own.classes} values for each sample, the experiment expects {about.classes}")
-    scaling = about.scaling if own.train.inputs.dtype == torch.uint8 else UNSCALED
+    scaling = about.scaling if has_bytes(own.train) else UNSCALED
     return replace(own, scaling=scaling, augmentation=about.augmentation, clients=None)
 
 
@@ -180,14 +187,14 @@ def _holding_out(training: Training, number: int, share: float) -> Training:
         return training
     order = generator(training.seed, Purpose.SPLIT, client=number, round=1).permutation(len(train))
     kept, tested = (torch.from_numpy(np.sort(part)) for part in (order[:-held], order[-held:]))
-    kept, tested = kept.to(train.inputs.device), tested.to(train.inputs.device)
+    kept, tested = kept.to(train.device), tested.to(train.device)
     client_rows = ClientRows.of_one(number, len(kept), len(batches.client_rows))
     return replace(
         training,
         dataset=replace(
             training.dataset,
-            train=Samples(train.inputs[kept], train.targets[kept]),
-            test=Samples(train.inputs[tested], train.targets[tested]),
+            train=train[kept],
+            test=train[tested],
         ),
         batches=Batches(client_rows, batches.batch_size, batches.epochs, batches.asked_steps, batches.seed),
     )
@@ -267,12 +274,20 @@ def _read_arrays(path: Path, known: tuple[str, ...]) -> Mapping[str, Any]:
         if not isinstance(file, np.lib.npyio.NpzFile):
             raise DataError(f"{path}: one array alone; an .npz file has x and y (numpy.savez(path, x=..., y=...))")
         with file:
+            arrays: dict[str, Any] = {}
             for name in file.files:
-                if name not in known:
+                part, _, inner = name.partition(".")
+                if part not in known or ("." in name and not part.startswith("x")):
                     raise DataError(f"{path}: unknown array '{name}': {did_you_mean(name, known)}")
-            if missing := [name for name in known[:2] if name not in file.files]:
+                if inner and isinstance(arrays.setdefault(part, {}), dict):
+                    arrays[part][inner] = file[name]
+                elif part in arrays:
+                    raise DataError(f"{path}: has an array {part} and others named {part}.…; give one kind")
+                else:
+                    arrays[part] = file[name]
+            if missing := [name for name in known[:2] if name not in arrays]:
                 raise DataError(f"{path}: has no array {' and '.join(missing)}; it needs x and y")
-            return {name: file[name] for name in file.files}
+            return arrays
     except DataError:
         raise
     except Exception as error:  # a file has many ways to be damaged

@@ -56,8 +56,10 @@ class Report:
         every = self._kit.roster.experiment.evaluate.every
         if round != self._training.rounds and not (every and round % every == 0):
             return {}
-        quality = Evaluator(self._training.model, self._training.loss, self._training.dataset, 1).test(vector[None])
-        return {"test_loss": float(quality.loss), "test_accuracy": float(quality.accuracy)} if quality else {}
+        training = self._training
+        evaluator = Evaluator(training.model, training.loss, training.dataset, 1, metric=training.metric)
+        quality = evaluator.test(vector[None])
+        return quality.of_one("test", training.metric) if quality else {}
 
     def round(
         self, round: int, loss: float, quality: dict[str, float], sent: tuple[int, int], seconds: dict[str, float]

@@ -61,7 +61,7 @@ def score_of(records: Iterable[RunRecord]) -> Score:
     def has_numbers(key: str) -> bool:
         return any(key in record.metrics and record.metrics[key].notna().any() for record in records)
 
-    return next((score for score in SCORES if has_numbers(score.key)), SCORES[0])
+    return next((score for score in SCORES if has_numbers(score.key)), SCORES[-1])
 
 
 def read_run(path: Path, label: str | None = None) -> RunRecord:

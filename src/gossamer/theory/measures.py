@@ -15,7 +15,7 @@ from scipy.linalg import norm
 from scipy.sparse.csgraph import laplacian
 from torch import Tensor
 
-from gossamer.data import Batches
+from gossamer.data import Batches, Inputs
 from gossamer.errors import ExperimentError
 from gossamer.graphs import GraphSummary, Network
 from gossamer.models import Parameters, sample_losses
@@ -101,12 +101,12 @@ def objectives(work: Training, rows: NDArray[np.int64], weights: Tensor | None =
     train, dtype = work.dataset.train, work.model.initial.dtype
     for start in range(0, len(rows), FULL_GRADIENT_BATCH):
         cut = slice(start, start + FULL_GRADIENT_BATCH)
-        chosen = torch.as_tensor(rows[cut], device=train.inputs.device)
-        inputs, targets = work.dataset.scaling.apply(train.inputs[chosen], dtype), train.targets[chosen]
+        some = train[torch.as_tensor(rows[cut], device=train.device)]
+        inputs, targets = work.dataset.scaling.apply(some.inputs, dtype), some.targets
         share: Tensor | float = 1 / len(rows) if weights is None else weights[cut]
 
         def objective(
-            x: Parameters, inputs: Tensor = inputs, targets: Tensor = targets, share: Tensor | float = share
+            x: Parameters, inputs: Inputs = inputs, targets: Tensor = targets, share: Tensor | float = share
         ) -> Tensor:
             return (sample_losses(work.loss, work.model(x, inputs), targets) * share).sum()
 

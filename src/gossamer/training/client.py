@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from gossamer.data import Batch, Batches, ChunkBatches, ClientRows, Samples
+from gossamer.data import Batches, ChunkBatches, ClientRows
 from gossamer.errors import GossamerError
 from gossamer.methods import Message, Operator, Round
 from gossamer.randomness import Purpose, torch_seed
@@ -59,8 +59,7 @@ class Client:
         for k in range(own.steps):
             if self.work.model.draws_randomness:
                 torch.manual_seed(torch_seed(self.work.seed, Purpose.DROPOUT, self.number, index, k))
-            batch = Batch(*(tensor[0] for tensor in own.take(k)))
-            local, loss = call("step", index, step, self.state, local, batch, round)
+            local, loss = call("step", index, step, self.state, local, own.take(k).at(0), round)
             total += float(loss * own.shares[k, 0])
         batches = self.work.batches
         if not batches.sizes[self.number]:
@@ -116,8 +115,8 @@ class Client:
 
 def own_samples_only(number: int, training: Training) -> Training:
     """The same training with the samples of one client only."""
-    rows = torch.as_tensor(training.batches.client_rows[number], device=training.dataset.train.inputs.device)
-    train = Samples(training.dataset.train.inputs[rows], training.dataset.train.targets[rows])
+    rows = torch.as_tensor(training.batches.client_rows[number], device=training.dataset.train.device)
+    train = training.dataset.train[rows]
     batches = training.batches
     client_rows = ClientRows.of_one(number, len(rows), len(batches.client_rows))
     own = Batches(client_rows, batches.batch_size, batches.epochs, batches.asked_steps, batches.seed)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value
 
-from gossamer.data import Batch
+from gossamer.data import Batch, Inputs
 from gossamer.methods import Gradient, Local, Method, Round, State
 from gossamer.models import Parameters, VectorModel, sample_losses
 from gossamer.training.training import Training
@@ -57,10 +57,10 @@ def full_gradient(work: Training, client: int, x: Tensor) -> Tensor:
     total = torch.zeros_like(x)
     for start in range(0, len(held), FULL_GRADIENT_BATCH):
         rows = torch.as_tensor(held[start : start + FULL_GRADIENT_BATCH], device=x.device)
-        inputs = work.dataset.scaling.apply(work.dataset.train.inputs[rows], x.dtype)
-        targets = work.dataset.train.targets[rows]
+        some = work.dataset.train[rows]
+        inputs, targets = work.dataset.scaling.apply(some.inputs, x.dtype), some.targets
 
-        def objective(v: Parameters, inputs: Tensor = inputs, targets: Tensor = targets) -> Tensor:
+        def objective(v: Parameters, inputs: Inputs = inputs, targets: Tensor = targets) -> Tensor:
             return sample_losses(work.loss, work.model(v, inputs), targets).sum() / len(held)
 
         total += with_tape(objective, work.model)(x)[0]

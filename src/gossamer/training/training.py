@@ -1,6 +1,10 @@
 """How clients train: what is the same for all of them in every round."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
 
 from gossamer.data import Batches, Dataset
 from gossamer.graphs import Network
@@ -26,6 +30,8 @@ class Training:
     weight_decay: float
     clip: float | None
     seed: int
+    #: The experiment's own metric of outputs and targets.
+    metric: Callable[[Any, Tensor], Any] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "traits", traits_of(self.method))

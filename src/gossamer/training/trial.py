@@ -12,12 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gossamer.data import Batch, ChunkBatches
+from gossamer.data import Batch, ChunkBatches, Dataset, Shape, input_tensors
 from gossamer.errors import ExperimentError, GossamerError
 from gossamer.methods import Local, Message, State, mixes
 from gossamer.models import check_loss
 from gossamer.parts import describe_error, is_out_of_memory, user_line
-from gossamer.system.torch_private import tree_map
 from gossamer.training.rounds import client_round
 from gossamer.training.steps import (
     GradientAndLoss,
@@ -54,7 +53,7 @@ def check_first_step(training: Training) -> None:
         model.template.train()
         if len(working):
             own = ChunkBatches(training.batches, training.dataset, [client], 0, model.initial.dtype)
-            batch = Batch(*(tree_map(lambda t: t[0], values) for values in own.take(0)))
+            batch = own.take(0).at(0)
             _check_model_and_loss(training, client)
         _MethodTrial(training, client, batch).run()
     for name, value in model.template.named_buffers():
@@ -69,9 +68,8 @@ def _check_model_and_loss(training: Training, client: int) -> None:
     """Refuse a model that fails on samples, and a loss that fails or is no mean over them."""
     model, data = training.model, training.dataset
     rows = torch.as_tensor(_different_samples(training, client), device=model.initial.device)
-    stored, targets = tree_map(lambda t: t[rows], (data.train.inputs, data.train.targets))
-    inputs = data.scaling.apply(stored, model.initial.dtype)
-    shape = "x".join(map(str, data.shape))
+    some = data.train[rows]
+    inputs, targets = data.scaling.apply(some.inputs, model.initial.dtype), some.targets
     watch = Watch({"its inputs": inputs})
     before = stream_states()
     try:
@@ -83,7 +81,7 @@ def _check_model_and_loss(training: Training, client: int) -> None:
             "would change. Make a new tensor: `x = x - 1`, not `x -= 1`; inplace=False"
         ) from error
     except Exception as error:
-        _refuse(f"the model fails on samples of shape {shape}", error)
+        _refuse(f"the model fails on samples of shape {_shape_words(data.shape)}", error, _input_hint(data, error))
     drew = torch_draws_only("the model", before)
     before = stream_states()
     try:
@@ -109,6 +107,29 @@ def _different_samples(training: Training, client: int) -> np.ndarray:
         _, first = np.unique(own, return_index=True)
         held = np.concatenate([held[first], np.delete(held, first)])
     return held[:LOSS_SAMPLES]
+
+
+def _shape_words(shape: Shape) -> str:
+    """The shape of a sample in words.
+
+    >>> _shape_words((1, 8, 8)), _shape_words({"ids": (12,), "age": ()})
+    ('1x8x8', 'ids 12, age 1')
+    """
+    if isinstance(shape, dict):
+        return ", ".join(f"{name} {_shape_words(each)}" for name, each in shape.items())
+    return "x".join(map(str, shape)) or "1"
+
+
+def _input_hint(data: Dataset, error: Exception) -> str:
+    """What may be wrong with the inputs, if a layer does not take their type."""
+    if "dtype" not in str(error) and "scalar type" not in str(error):
+        return ""
+    kinds = {values.dtype for values in input_tensors(data.train.inputs)}
+    if torch.uint8 in kinds:
+        return ". Bytes are pixels, which are scaled to floats; give tokens as int64"
+    if any(not kind.is_floating_point for kind in kinds):
+        return ". Integers are given to the model as they are, for an embedding; give measurements as floats"
+    return ". Floats stay floats; give tokens as integers"
 
 
 def _target_hint(targets: Tensor) -> str:
@@ -207,7 +228,7 @@ class _MethodTrial:
             except Exception as error:
                 if isinstance(error, GossamerError):
                     raise
-                shape = "x".join(map(str, self.work.dataset.shape))
+                shape = _shape_words(self.work.dataset.shape)
                 _refuse(f"the gradient of the model or the loss fails on samples of shape {shape}", error)
             self.work.model.draws_randomness |= "torch" in drew
             if self.users:

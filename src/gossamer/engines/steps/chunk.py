@@ -191,7 +191,7 @@ class ChunkRunner:
             batch = batches.whole(MOST_BYTES_AT_ONCE)
             if batch is not None:
                 if alone:
-                    batch = Batch(*(values[:, 0] for values in batch))
+                    batch = batch.at((slice(None), 0))
                 return self._step(alone, StepInputs(state, local, batch, round, lr), batches.steps)
         losses = []
         for k in range(batches.steps if most is None else min(most, batches.steps)):
@@ -199,7 +199,7 @@ class ChunkRunner:
                 torch.manual_seed(torch_seed(self.training.seed, Purpose.DROPOUT, int(clients[0]), round.number, k))
             batch = batches.take(k)
             if alone:
-                batch = Batch(*(values[0] for values in batch))
+                batch = batch.at(0)
             after, loss = self._step(alone, StepInputs(state, local, batch, round, lr))
             if not batches.everyone[k]:  # a client without further steps keeps its local state
                 active = batches.active[k]
@@ -211,7 +211,7 @@ class ChunkRunner:
 
     def _step(self, alone: bool, inputs: StepInputs, steps: int | None = None) -> tuple[Local, Tensor]:
         """One local step, or `steps` in a row, by the fastest way that is ready for their shape."""
-        shape = (alone, steps, inputs.batch.inputs.shape, *inputs.local)
+        shape = (alone, steps, inputs.batch.weights.shape, *inputs.local)
         if shape in self._ready:
             return self._ready[shape](inputs)
         if self._traces:
@@ -296,7 +296,7 @@ def _repeated(step: Step, steps: int | None) -> Step:
     def all_steps(inputs: StepInputs) -> tuple[Local, Tensor]:
         losses = []
         for k in range(steps):
-            local, loss = step(inputs._replace(batch=Batch(*(values[k] for values in inputs.batch))))
+            local, loss = step(inputs._replace(batch=inputs.batch.at(k)))
             inputs = inputs._replace(local=local)
             losses.append(loss)
         return local, torch.stack(losses)
