@@ -96,7 +96,7 @@ def test_an_own_metric_is_recorded_and_decides_which_round_is_best() -> None:
 
 
 def test_a_metric_that_gives_something_else_is_refused_with_what_it_should_give() -> None:
-    with pytest.raises(GossamerError, match="a metric gives one number for each of 40 samples, or their mean"):
+    with pytest.raises(GossamerError, match="metric: it should give one number for each of 40 samples, or their mean"):
         simulate(labelled(metric=lambda outputs, targets: outputs))
     with pytest.raises(ExperimentError, match="metric: expected a name or a function"):
         labelled(metric=3)

@@ -14,6 +14,7 @@ from gossamer.system.torch_private import (
     compile_graph,
     compile_library,
     load_library,
+    quiet_vmap,
     trace,
     tree_flatten,
     tree_leaves,
@@ -88,3 +89,14 @@ def test_trees_keep_the_order_of_dictionaries_and_take_none_for_a_leaf() -> None
     assert leaves == tree_leaves(tree) == [1, 2, None, 3]
     assert tree_unflatten([5, 6, 7, 8], structure) == ({"b": 5, "a": 6}, 7, (8,))
     assert tree_map(lambda x, y: x + y, {"a": 1}, {"a": 2}) == {"a": 3}
+
+
+def test_vmap_says_nothing_of_operations_that_it_runs_row_by_row() -> None:
+    quiet_vmap()
+    layer = torch.nn.LSTM(2, 3)
+    weights = {name: torch.stack([value.detach()] * 2) for name, value in layer.named_parameters()}
+
+    def total(parameters: dict[str, Tensor]) -> Tensor:
+        return torch.func.functional_call(layer, parameters, (torch.ones(4, 1, 2),))[0].sum()
+
+    assert torch.func.vmap(torch.func.grad(total))(weights)["bias_hh_l0"].shape == (2, 12)  # a warning is an error here

@@ -25,6 +25,7 @@ from gossamer.parts import in_user_code
 from gossamer.system.allocator import keep_freed_memory, trim_freed_memory
 from gossamer.system.sums import sum_rows
 from gossamer.system.threads import on_threads
+from gossamer.system.torch_private import quiet_vmap
 from gossamer.training import Training, call, count_gradients
 from gossamer.training.rounds import client_round, over_clients, stacked_round
 from gossamer.training.steps import full_gradient
@@ -73,6 +74,7 @@ class Stacked:
         small_state: int = SMALL_STATE,
     ) -> None:
         keep_freed_memory()
+        quiet_vmap()
         self.training = training
         self.group = group
         self.clients = len(training.batches.client_rows)

@@ -8,6 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from gossamer.errors import ExperimentError
 from gossamer.parts import Catalog, part
 
 #: Of outputs and targets: one number for each sample, or their mean.
@@ -56,7 +57,8 @@ def total_metric(metric: OwnMetric, outputs: Any, targets: Tensor) -> Tensor:
     if scores.dim() == 0:
         return scores * len(targets)
     if scores.shape != targets.shape[:1]:
-        raise ValueError(
-            f"a metric gives one number for each of {len(targets)} samples, or their mean (got {tuple(scores.shape)})"
+        raise ExperimentError(
+            f"metric: it should give one number for each of {len(targets)} samples, or their mean "
+            f"(got shape {tuple(scores.shape)})"
         )
     return scores.sum()

@@ -22,6 +22,7 @@ __all__ = [
     "compile_library",
     "defer_compiler_import",
     "load_library",
+    "quiet_vmap",
     "trace",
     "tree_flatten",
     "tree_leaves",
@@ -56,6 +57,11 @@ class _LazyModule:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(importlib.import_module(self._name), name)
+
+
+def quiet_vmap() -> None:
+    """Turn off the warnings of `vmap` about operations that it runs row by row: the fastest way is measured anyway."""
+    torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # type: ignore[attr-defined]
 
 
 def trace(function: Callable[..., list[Tensor]], tensors: Sequence[Tensor]) -> "GraphModule":

@@ -24,6 +24,7 @@ from gossamer.engines.steps.compiled import can_use_forks
 from gossamer.methods import mixes
 from gossamer.system.allocator import keep_freed_memory
 from gossamer.system.threads import on_threads
+from gossamer.system.torch_private import quiet_vmap
 from gossamer.system.words import counted
 from gossamer.training import Training
 from gossamer.training.rounds import over_clients
@@ -143,6 +144,7 @@ def try_step(training: Training, clients: np.ndarray) -> Exception | None:
     """The error, if any, of one local step of these clients and of receiving its message. The result is dropped."""
     if not len(clients):
         return None
+    quiet_vmap()
     method, model, device = training.method, training.model, training.model.initial.device
     state = initial_rows(training, len(clients))
     buffers = {name: value.clone() for name, value in model.template.named_buffers()}
