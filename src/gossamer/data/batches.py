@@ -191,8 +191,9 @@ class ChunkBatches:
     def _batch(self, rows: Tensor, weights: Tensor, step: int = 0) -> Batch:
         """The samples in these rows, [clients, samples] or [steps, clients, samples]."""
         # One selection of whole rows copies them as blocks; indexing by [clients, samples] goes number by number.
-        chosen = self._dataset.train.select(rows.reshape(-1))
-        inputs, targets = chosen.inputs, chosen.targets
+        train, places = self._dataset.train, rows.reshape(-1)
+        targets = train.targets.index_select(0, places)
+        inputs = map_inputs(lambda values: values.index_select(0, places), train.inputs)
         if self._dataset.augmentation is not None:
             assert isinstance(inputs, Tensor)
             inputs = self._augment(inputs, step)
