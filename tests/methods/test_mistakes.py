@@ -154,6 +154,13 @@ class InLaterFinish(Pure):
         return state, {"x": state["x"]}
 
 
+class FailsLater(Pure):
+    def receive(self, state, mixed, round):
+        if round.number == 2:
+            raise ValueError("not this one")
+        return super().receive(state, mixed, round)
+
+
 # Changes a dictionary, not a tensor: harmless
 
 class SetsEntries(Pure):
@@ -497,6 +504,17 @@ def test_a_mistake_of_a_later_round_ends_the_run_there(
     check_words(str(refused.value), says)
     with pytest.raises(ExperimentError) as refused:
         run_together(make_peers(make_kits(tmp_path, peer_experiment(name))))
+    check_words(str(refused.value), says)
+
+
+def test_an_error_of_a_later_round_names_round_and_line(lab: Any, tmp_path: Path) -> None:
+    says = ("round 3", "ValueError: not this one", "in receive")
+    for workers in (1, 2):
+        with pytest.raises(ExperimentError) as refused:
+            simulate(experiment(lab.FailsLater()), workers=workers)
+        check_words(str(refused.value), says)
+    with pytest.raises(ExperimentError) as refused:
+        run_together(make_peers(make_kits(tmp_path, peer_experiment("FailsLater"))))
     check_words(str(refused.value), says)
 
 

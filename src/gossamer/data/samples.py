@@ -263,7 +263,8 @@ def _classes(filled: Sequence[tuple[str, Samples]], classes: int | None) -> int:
     if like.targets.is_floating_point():
         if classes is not None:
             raise DataError(
-                f"{where}: targets are {like.targets.dtype}, but classes={classes} asks for integer labels."
+                f"{where}: targets are {like.targets.dtype}, but classes={classes} asks for integer labels. "
+                "Give the labels as whole numbers (targets.long()), or leave `classes` out where they are no classes."
             )
         return int(like.targets[0].numel())
     if like.targets.ndim > 1 and like.targets[0].numel() == 1:

@@ -76,8 +76,7 @@ def sample_losses(loss: Loss, outputs: Any, targets: Tensor) -> Tensor:
         return losses
     if not all(isinstance(leaf, Tensor) for leaf in tree_leaves(outputs)):
         raise ValueError(
-            f"the model returns a {type(outputs).__name__}, which cannot be taken apart into samples: a loss of it "
-            "gives one number for each sample, not their mean"
+            f"it returns one number for a batch, and outputs of type {type(outputs).__name__} cannot be taken apart"
         )
 
     def alone(*sample: Any) -> Tensor:

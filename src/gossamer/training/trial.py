@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from gossamer.data import Batch, ChunkBatches, Dataset, Shape, input_tensors
 from gossamer.errors import ExperimentError, GossamerError
 from gossamer.methods import Local, Message, State, mixes
-from gossamer.models import check_loss
+from gossamer.models import Loss, SquaredError, check_loss
 from gossamer.parts import describe_error, is_out_of_memory, user_line
 from gossamer.training.rounds import client_round
 from gossamer.training.steps import (
@@ -94,7 +94,7 @@ def _check_model_and_loss(training: Training, client: int) -> None:
         raise
     except Exception as error:
         what = f"the loss fails on outputs of {_described(outputs)} and targets of {_described(targets)}"
-        _refuse(what, error, _target_hint(targets))
+        _refuse(what, error, _hint(training.loss, outputs, targets))
     model.draws_randomness |= "torch" in drew
 
 
@@ -132,10 +132,17 @@ def _input_hint(data: Dataset, error: Exception) -> str:
     return ". Floats stay floats; give tokens as integers"
 
 
-def _target_hint(targets: Tensor) -> str:
-    """What may be wrong with the targets of a loss that fails."""
+def _hint(loss: Loss, outputs: Any, targets: Tensor) -> str:
+    """What may be wrong with the outputs or the targets of a loss that fails."""
+    if not isinstance(outputs, Tensor):
+        return ". For outputs that are no tensor, set `loss` to a function of your own: one number for each sample"
     if targets.dim() == 2 and bool(((targets == 0) | (targets == 1)).all()) and bool((targets.sum(1) == 1).all()):
         return ". If these are one-hot labels, give the number of each class: targets.argmax(1)"
+    if isinstance(loss, SquaredError):
+        return (
+            f". The model gives {outputs[0].numel()} numbers for each sample, the targets have {targets[0].numel()}; "
+            "for classes take 'cross-entropy'"
+        )
     if targets.is_floating_point():
         return ". If these are classes, give them as whole numbers: targets.long(); for numbers take 'squared-error'"
     return ""
