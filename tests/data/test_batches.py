@@ -172,7 +172,7 @@ def test_padding_weighs_nothing_and_real_samples_weigh_the_same(counts: list[int
             assert (batch.weights[client, len(real) :] == 0).all()
             if len(real):  # padding repeats the client's own sample, never another client's
                 assert set(batch.targets[client].tolist()) <= set(batches.client_rows[client].tolist())
-        assert gathered.everyone[k] == bool(gathered.active[k].all())
+        assert gathered.all_active[k] == bool(gathered.active[k].all())
 
 
 def test_local_work_is_epochs_or_steps() -> None:

@@ -151,17 +151,17 @@ class ChunkBatches:
         active = counts > 0
         #: [steps, clients]: whether the client takes the step; [steps]: whether all do.
         self.active = torch.from_numpy(active).to(device)
-        self.everyone: list[bool] = np.all(active, axis=1).tolist()
+        self.all_active: list[bool] = np.all(active, axis=1).tolist()
         #: [steps, clients]: the weight of a step in the client's training loss, the mean over its last local epoch.
         chosen = np.asarray(clients, dtype=np.int64)
         before_last = batches.steps[chosen] - batches.per_epoch[chosen]
         seen = np.where(np.arange(self.steps)[:, None] >= before_last, counts, 0)
         with np.errstate(invalid="ignore"):  # who takes no step has no loss, not even zero
-            self.shares = torch.from_numpy(seen / seen.sum(axis=0)).to(device=device, dtype=dtype)
+            self.loss_weights = torch.from_numpy(seen / seen.sum(axis=0)).to(device=device, dtype=dtype)
 
     def split_clients(self) -> Iterator["ChunkBatches"]:
         """Each client's steps alone. Cheaper than gathering them so, which is mostly fixed cost."""
-        columns = (torch.split(values, 1, 1) for values in (self._rows, self._weights, self.active, self.shares))
+        columns = (torch.split(values, 1, 1) for values in (self._rows, self._weights, self.active, self.loss_weights))
         lengths = (self._counts > 0).sum(axis=0).tolist()
         for client, counts, steps, *tensors in zip(self._clients, self._counts.T, lengths, *columns, strict=True):
             one = copy.copy(self)
@@ -170,13 +170,13 @@ class ChunkBatches:
             one._widths = counts[:steps].tolist()
             if steps < self.steps:
                 tensors = [values[:steps] for values in tensors]
-            one._rows, one._weights, one.active, one.shares = tensors
-            one.everyone = [True] * steps
+            one._rows, one._weights, one.active, one.loss_weights = tensors
+            one.all_active = [True] * steps
             yield one
 
     def whole(self, most_bytes: int) -> Batch | None:
         """All steps at once, [steps, clients, samples, ...], where all are alike and take little memory; else None."""
-        alike = len(set(self._widths)) == 1 and all(self.everyone) and self._dataset.augmentation is None
+        alike = len(set(self._widths)) == 1 and all(self.all_active) and self._dataset.augmentation is None
         sample_bytes = sum(values[0].nbytes for values in input_tensors(self._dataset.train.inputs))
         if not alike or self._rows.numel() * sample_bytes > most_bytes:
             return None

@@ -32,7 +32,7 @@ class Reference:
         self.post: list[tuple[int, int, Delivery]] = []  # (arrives at step, receiver, letter)
 
     def round(self, index: int) -> None:
-        """One round: everyone trains, letters travel, everyone receives."""
+        """One round: clients train, letters are delivered, clients receive."""
         training, steps = self.training, self.training.gossip_steps(index)
         if index == 0 and training.traits.opening:
             self._open(training.traits.opening.mixings)
@@ -41,7 +41,7 @@ class Reference:
         losses = np.full(len(self.clients), np.nan)
         for client in working:
             losses[client.number] = client.train(index)
-        # Telling everyone the loss is a broadcast of its own, before anyone chooses whom to write to.
+        # Losses are broadcast before the gossip steps, whose graph may depend on them.
         known = np.nan_to_num(losses, nan=float(np.nanmean(losses))) if training.traits.shares_loss else None
         for step in steps:
             self._exchange(step, training.method.sends, known)
@@ -90,7 +90,7 @@ class Reference:
             client.mix(at, operators, heard, own)
 
     def _through_server(self, step: int, operators: dict[str, Operator]) -> None:
-        """The server's step: the mean of what the called clients sent, told to everyone."""
+        """The server's step: the mean of the messages of the called clients, sent to all clients."""
         called = self.training.network.participants(step)
         sent = [self.clients[i].message for i in (range(len(self.clients)) if called is None else called)]
         means = {name: torch.stack([message[name] for message in sent]).mean(0) for name in operators}

@@ -60,7 +60,7 @@ class Client:
             if self.work.model.draws_randomness:
                 torch.manual_seed(torch_seed(self.work.seed, Purpose.DROPOUT, self.number, index, k))
             local, loss = call("step", index, step, self.state, local, own.take(k).at(0), round)
-            total += float(loss * own.shares[k, 0])
+            total += float(loss * own.loss_weights[k, 0])
         batches = self.work.batches
         if not batches.sizes[self.number]:
             local = steps_without_samples(self.method, self.state, local, batches.local_steps[self.number], round)

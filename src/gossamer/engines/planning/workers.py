@@ -41,7 +41,7 @@ def number_of_workers(
         raise ExperimentError("workers: on a GPU start one process for each with torchrun (see docs/scaling.md)")
     if number > 1 and not can_fork():
         raise ExperimentError(
-            "workers: they cannot be forked here (only on Linux, and not in a process of somebody's pool); leave "
+            "workers: they cannot be forked here (only on Linux, and not in a process of another pool); leave "
             "--workers out, or start them with torchrun (see docs/scaling.md)"
         )
     return number

@@ -168,7 +168,7 @@ class ChunkRunner:
         if losses is None:
             trained = inputs.lr.new_full((clients,), torch.nan)
         else:
-            trained = torch.linalg.vecdot(losses.view(-1, clients), inputs.batches.shares[: len(losses)], dim=0)
+            trained = torch.linalg.vecdot(losses.view(-1, clients), inputs.batches.loss_weights[: len(losses)], dim=0)
         return ChunkOutcome(after, message, trained)
 
     def _all_steps(
@@ -201,7 +201,7 @@ class ChunkRunner:
             if alone:
                 batch = batch.at(0)
             after, loss = self._step(alone, StepInputs(state, local, batch, round, lr))
-            if not batches.everyone[k]:  # a client without further steps keeps its local state
+            if not batches.all_active[k]:  # a client without further steps keeps its local state
                 active = batches.active[k]
                 after = {name: torch.where(_like(active, new), new, local[name]) for name, new in after.items()}
                 loss = torch.where(active, loss, 0.0)

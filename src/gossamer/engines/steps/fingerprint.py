@@ -1,4 +1,4 @@
-"""A text for what a step computes, where that can be told without tracing it.
+"""A text that identifies what a step computes, where that is known without tracing it.
 
 The code of torch and of Gossamer is known by their versions and files. Anything else that has code of its own (a user's
 module, method or function, a hook) may compute anything: then there is no fingerprint. A class or function of torch or
