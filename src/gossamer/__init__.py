@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from gossamer.errors import GossamerError
     from gossamer.experiment import Experiment
     from gossamer.simulation import Observer, Run, resume, simulate
-    from gossamer.studies import compare
+    from gossamer.studies import Study, compare
 
 #: What a user may import from here, and the room it lives in. Loaded when first asked for, since torch takes seconds.
 _ROOMS = {
@@ -16,13 +16,14 @@ _ROOMS = {
     "GossamerError": "gossamer.errors",
     "Observer": "gossamer.simulation",
     "Run": "gossamer.simulation",
+    "Study": "gossamer.studies",
     "compare": "gossamer.studies",
     "per_client": "gossamer.data",
     "resume": "gossamer.simulation",
     "simulate": "gossamer.simulation",
 }
 
-__all__ = ["Experiment", "GossamerError", "Observer", "Run", "compare", "per_client", "resume", "simulate"]
+__all__ = ["Experiment", "GossamerError", "Observer", "Run", "Study", "compare", "per_client", "resume", "simulate"]
 
 
 def __getattr__(name: str) -> Any:

@@ -30,7 +30,7 @@ def test_variants_share_data_weights_and_batches(gossamer: Command, settings: Se
         assert len(set(same)) == 1
         assert metrics(place / "c" / f"dfedavgm-seed{seed}") not in same
     assert metrics(place / "c" / "dfedavg-seed0") != metrics(place / "c" / "dfedavg-seed1")
-    table = pd.read_csv(place / "c" / "table.csv", index_col="variant")
+    table = pd.read_csv(place / "c" / "table.csv", index_col="method")
     assert list(table.index) == ["dfedavg", "dfedsam(rho=0.0)", "dfedavgm(momentum=0.0)", "dfedavgm"]
     last = [json.loads(metrics(place / "c" / f"dfedavg-seed{s}").splitlines()[-1])["test_accuracy"] for s in (0, 1)]
     assert table.loc["dfedavg", "last accuracy"] == pytest.approx(sum(last) / 2)
@@ -111,7 +111,7 @@ def test_one_that_diverges_does_not_stop_the_others(gossamer: Command, settings:
     assert "1000000.0: diverged in round 1" in answer.out
     assert (place / "c" / "0.1-seed0" / "final.safetensors").exists()
     assert not (place / "c" / "1000000.0-seed0" / "final.safetensors").exists()
-    table = pd.read_csv(place / "c" / "table.csv", index_col="variant")
+    table = pd.read_csv(place / "c" / "table.csv", index_col="lr")
     assert table["best accuracy"].isna().tolist() == [True, False]
     again = gossamer(*command, "-q")
     assert again.code == 0

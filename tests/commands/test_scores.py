@@ -57,7 +57,7 @@ def test_a_regression_is_judged_by_its_loss_everywhere(gossamer: Command, regres
 
     compared = gossamer("compare", *regression, "--sweep=lr=0.05,0.1", "--seeds", "2", "--out", "c", "-q")
     assert compared.code == 0, compared.err
-    table = pd.read_csv(place / "c" / "table.csv", index_col="variant")
+    table = pd.read_csv(place / "c" / "table.csv", index_col="lr")
     assert {"best test loss", "last test loss", "worst client test loss"} <= set(table.columns)
     assert table[["best test loss", "last test loss", "worst client test loss"]].notna().all().all()
     shown = gossamer("show", "c")
@@ -141,14 +141,14 @@ def test_bytes_are_named_by_round_and_way(gossamer: Command, settings: Settings,
     answer = gossamer("compare", *settings(), both, "--out", "c", "-q")
     assert answer.code == 0, answer.err
     assert "Sent by a client through a server: the way up alone." in answer.out
-    table = pd.read_csv(place / "c" / "table.csv", index_col="variant")
+    table = pd.read_csv(place / "c" / "table.csv", index_col="method")
     for method, ways in (("fedavg", 2), ("dfedavg", 1)):
         lines = [
             json.loads(line) for line in (place / "c" / f"{method}-seed0" / "metrics.jsonl").read_text().splitlines()
         ]
         one = sum(line["client_bytes_round"] for line in lines)
-        assert table.loc[method, "bytes sent by a client in all rounds"] == one
-        assert table.loc[method, "bytes sent by clients and server in all rounds"] == ways * 4 * one
+        assert table.loc[method, "bytes sent by a client in all rounds, up"] == one
+        assert table.loc[method, "bytes sent by clients and server in all rounds, both ways"] == ways * 4 * one
     assert "way up" not in gossamer("compare", *settings(), "--sweep=lr=0.1", "-q").out
 
 

@@ -4,6 +4,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -17,7 +18,7 @@ from gossamer.experiment import load_experiment
 from gossamer.methods import Operator, Round
 from gossamer.pages.manual import generated
 from gossamer.peers.identity.roster import load_roster
-from gossamer.studies import load_study, variants
+from gossamer.studies import load_study
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -103,7 +104,7 @@ def test_toml_blocks_are_experiments_or_comparisons(page: Path, workshop: Path) 
         file.write_text(block.text, encoding="utf-8")
         if "[sweep]" in block.text:
             study = load_study(file)
-            assert variants(study.experiment, study.sweep)
+            assert [cell.of(study.experiment) for cell in study.cells]
         else:
             load_experiment(file)
 
@@ -162,7 +163,7 @@ def check_experiment(command: str, options: dict[str, Any]) -> None:
         return
     study = load_study(file, settings)
     sweep = dict(map(parse_sweep, options.get("sweep") or [])) or study.sweep
-    assert variants(study.experiment, sweep)
+    assert [cell.of(study.experiment) for cell in replace(study, sweep=sweep).cells]
 
 
 def test_the_method_page_names_every_operator() -> None:

@@ -19,7 +19,7 @@ from gossamer.pages.curves import curve
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.record import read_run, read_runs
 from gossamer.simulation import Diverged, Interrupted, Observer
-from gossamer.studies import StudyRun, compare, variants
+from gossamer.studies import Study, StudyRun, compare
 from observers import Listening, PressesCtrlC, Signalling
 
 SMALL: dict[str, Any] = {
@@ -183,15 +183,15 @@ def test_last_word_counts() -> None:
 
 def test_a_comparison_of_objects(tmp_path: Path) -> None:
     sweep = {"method": [DFedAvg(), DFedSAM(rho=0.0)], "graph": [nx.cycle_graph(4), "full"], "clip": [None]}
-    result = compare(small(rounds=2), sweep, out=tmp_path / "c")
+    result = compare(Study(small(rounds=2), sweep), out=tmp_path / "c")
     labels = list(result.table.index)
     assert labels[1] == "dfedavg, full, none"
     assert labels[0].startswith("dfedavg, python:Graph")
     assert len(result.records) == 4
-    free = compare(small(rounds=2), sweep)
+    free = compare(Study(small(rounds=2), sweep))
     for label in labels:
         assert free.runs[label][0].metrics.equals(result.runs[label][0].metrics.dropna(axis=1, how="all"))
-    again = compare(small(rounds=2), sweep, out=tmp_path / "c")
+    again = compare(Study(small(rounds=2), sweep), out=tmp_path / "c")
     assert again.table.equals(result.table)
 
 
@@ -200,26 +200,26 @@ def test_an_interrupted_comparison_names_its_folder(tmp_path: Path) -> None:
         return [PressesCtrlC(2)] if run.number == 2 else []
 
     with pytest.raises(Interrupted) as stop:
-        compare(small(), {"lr": [0.1, 0.2]}, out=tmp_path / "c", observe=observe)
+        compare(Study(small(), {"lr": [0.1, 0.2]}), out=tmp_path / "c", observe=observe)
     assert stop.value.folder == tmp_path / "c"
-    assert compare(small(), {"lr": [0.1, 0.2]}, out=tmp_path / "c").table["last accuracy"].notna().all()
+    assert compare(Study(small(), {"lr": [0.1, 0.2]}), out=tmp_path / "c").table["last accuracy"].notna().all()
 
 
 def test_variants_need_folders_of_their_own() -> None:
     with pytest.raises(GossamerError, match=r"same variant twice: 0\.1"):
-        variants(small(), {"lr": [0.1, 0.10]})
+        Study(small(), {"lr": [0.1, 0.10]})
     with pytest.raises(GossamerError, match="list of values"):
-        variants(small(), {"lr": "0.1"})
+        Study(small(), {"lr": "0.1"})
     with pytest.raises(GossamerError, match="sweep"):
-        variants(small(), {})
+        Study(small(), {})
     with pytest.raises(GossamerError, match="seeds: should be at least 1"):
-        compare(small(), {"lr": [0.1]}, seeds=0)
+        Study(small(), {"lr": [0.1]}, seeds=0)
     with pytest.raises(GossamerError, match="chunk: should be a whole number"):
-        compare(small(), {"lr": [0.1]}, chunk=0)
+        compare(Study(small(), {"lr": [0.1]}), chunk=0)
 
 
 def test_one_diverges_without_a_folder() -> None:
-    result = compare(small(rounds=2, local_steps=30), {"lr": [1e6, 0.1]}, seeds=2)
+    result = compare(Study(small(rounds=2, local_steps=30), {"lr": [1e6, 0.1]}, seeds=2))
     assert all(record.stopped and "diverged" in record.stopped for record in result.runs["1000000.0"])
     assert all(record.stopped is None for record in result.runs["0.1"])
     assert result.table["last accuracy"].isna().tolist() == [True, False]
@@ -227,7 +227,7 @@ def test_one_diverges_without_a_folder() -> None:
 
 
 def test_curves_are_means_with_standard_deviations(tmp_path: Path) -> None:
-    result = compare(small(rounds=3, evaluate={"every": 2}), {"lr": [0.1]}, seeds=2, out=tmp_path / "c")
+    result = compare(Study(small(rounds=3, evaluate={"every": 2}), {"lr": [0.1]}, seeds=2), out=tmp_path / "c")
     line = curve(result.runs["0.1"], "test_accuracy", 100.0)
     assert line is not None
     assert line.rounds == [2, 3]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from gossamer import Experiment, Observer, compare, resume, simulate
+from gossamer import Experiment, Observer, Study, compare, resume, simulate
 from gossamer.errors import ExperimentError, RunFolderError
 from gossamer.runs.folder import RunFolder, read_lines
 from gossamer.runs.record import read_run
@@ -214,11 +214,11 @@ def test_a_run_stops_at_a_metric_of_the_experiment(workers: int, tmp_path: Path)
 
 def test_variants_that_stop_early_are_compared(tmp_path: Path) -> None:
     described = Experiment(**{**DIGITS, "stop_at": {"metric": "test_accuracy", "value": 0.5}})
-    result = compare(described, {"method": ["dfedavg", "dfedavgm"]}, out=tmp_path / "c")
+    result = compare(Study(described, {"method": ["dfedavg", "dfedavgm"]}), out=tmp_path / "c")
     assert all("ended on purpose" in (record.stopped or "") for record in result.records)
-    again = compare(described, {"method": ["dfedavg", "dfedavgm"]}, out=tmp_path / "c")
+    again = compare(Study(described, {"method": ["dfedavg", "dfedavgm"]}), out=tmp_path / "c")
     assert again.table.equals(result.table)
-    free = compare(described, {"method": ["dfedavg"]})
+    free = compare(Study(described, {"method": ["dfedavg"]}))
     assert "ended on purpose" in (free.records[0].stopped or "")
 
 

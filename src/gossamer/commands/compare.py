@@ -1,6 +1,7 @@
 """`gossamer compare`."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,10 +57,10 @@ def compare(
         raise ExperimentError("compare: runs on one machine; start its variants one by one with 'gossamer run'")
     study = studies.load_study(file, overrides(settings))
     if sweep:
-        study = study._replace(sweep=parse_sweeps(sweep), seeds=study.seeds if file else 1)
+        study = replace(study, sweep=parse_sweeps(sweep), seeds=study.seeds if file else 1)
     if seeds is not None:
-        study = study._replace(seeds=seeds)
-    folder = out or fresh_folder(f"compare-{'-'.join(map(studies.slug, study.sweep))}")
+        study = replace(study, seeds=seeds)
+    folder = out or fresh_folder(f"compare-{'-'.join(map(studies.slug, study.cells[0].values))}")
     options = simulation.Options(
         workers=workers, chunk=chunk, step=step, channels_last=channels_last, spill=spill, data_dir=data_dir,
         on_divergence=on_divergence, keep_vectors=False,
@@ -71,14 +72,12 @@ def run_study(study: studies.Study, folder: Path, display: terminal.StudyDisplay
     """Run a study into a folder, then print its table, the places of its files and what to try next."""
     try:
         with display:
-            result = studies.compare(
-                study.experiment, study.sweep, seeds=study.seeds, out=folder, observe=display.observers, **options
-            )
+            result = studies.compare(study, out=folder, observe=display.observers, **options)
         title = comparison_title(study, result.partitioned)
-        swept, wide = ", ".join(study.sweep), terminal.console.out.width >= 100
+        swept, wide = ", ".join(result.keys), terminal.console.out.width >= 100
         terminal.console.out.print(results_table(result, title, swept, wide))
         say_early_ends(result.records)
-        write_text(folder / "table.csv", result.table.to_csv(index_label="variant"))
+        write_text(folder / "table.csv", result.table.to_csv(index=False))
         write_text(folder / "table.md", results_markdown(result, swept))
         say_curves(result.runs, folder, title, folder / "table.csv")
     except KeyboardInterrupt as stop:

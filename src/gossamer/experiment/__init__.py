@@ -3,6 +3,7 @@
 from gossamer.experiment.preparation import PreparedExperiment, prepare
 from gossamer.experiment.schema import (
     CATALOGS,
+    STUDY_KEYS,
     Checked,
     Evaluate,
     Experiment,
@@ -18,6 +19,7 @@ from gossamer.experiment.schema import (
 
 __all__ = [
     "CATALOGS",
+    "STUDY_KEYS",
     "Checked",
     "Evaluate",
     "Experiment",

@@ -43,6 +43,8 @@ CATALOGS: dict[str, Catalog] = {
 }
 
 
+#: The keys of a file for `gossamer compare` that are not of its experiment.
+STUDY_KEYS = ("sweep", "variant", "seeds", "targets", "baseline")
 #: Two keys for the same quantity: setting one unsets the other.
 ALTERNATIVES = {"local_epochs": "local_steps", "local_steps": "local_epochs"}
 
@@ -252,8 +254,9 @@ def read_toml(path: Path) -> dict[str, Any]:
 def load_experiment(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Experiment:
     """The experiment of a TOML file (or the default one), with some keys overridden."""
     values = read_toml(path) if path else {}
-    if "sweep" in values:
-        raise ExperimentError(f"{path}: has a [sweep], so it is a comparison: run it with 'gossamer compare {path}'")
+    if found := next((key for key in STUDY_KEYS if key in values), None):
+        what = {"sweep": "a [sweep]", "variant": "a [[variant]]"}.get(found, f"the key '{found}'")
+        raise ExperimentError(f"{path}: has {what}, so it is a comparison: run it with 'gossamer compare {path}'")
     return experiment_from(values, overrides, path)
 
 

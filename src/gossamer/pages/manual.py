@@ -80,18 +80,46 @@ PARTS = """\
 COMPARISON = """\
 ## Comparisons
 
-A file for `gossamer compare` is an experiment with two more keys: `seeds`, how many seeds each variant is run with
-(default 1), and a table `[sweep]` whose keys are experiment keys and whose values are lists. Every combination is run.
-Without a `[sweep]`, the methods dfedavg, dfedavgm, dfedsam and dfedsam-mgs are compared.
+A file for `gossamer compare` is an experiment with more keys:
+
+| key | default | meaning |
+|---|---|---|
+| `[[variant]]` | none | a `label` and any keys of the experiment, which this variant sets: method, graph, lr, ... |
+| `[sweep]` | none | keys of the experiment with lists of values |
+| `seeds` | `1` | how many seeds, from the experiment's `seed` on, or a list of them |
+| `targets` | none | values to reach, of the metric by which runs are judged, or a table of values for each metric |
+| `baseline` | none | what the others are compared with: the label of a variant, or one value of a key |
+
+Every variant is run with every combination of the swept values and with every seed. A dotted key, `"method.rho"`, sets
+one parameter. With a value as the `baseline`, each variant is compared with the one that has this value and is equal
+otherwise. A file with neither `[[variant]]` nor `[sweep]` compares d-psgd, dfedavg, dfedavgm, dfedsam-mgs and
+local-g-ecl.
 
 ```toml
-seeds = 3
 rounds = 50
+seeds = 3
+targets = [0.9, 0.95]
+baseline = "DFedAvg"
+
+[[variant]]
+label = "FedAvg"
+method = "fedavg"
+graph = "server"
+
+[[variant]]
+label = "DFedAvg"
+method = "dfedavg"
+
+[[variant]]
+label = "DFedSAM"
+method = {name = "dfedsam", rho = 0.05}
+lr = 0.05
 
 [sweep]
-method = ["dfedavg", {name = "dfedsam", rho = 0.05}]
-graph = ["ring", "exponential"]
+"partition.alpha" = [0.1, 1.0]
 ```
+
+Targets of other metrics: `targets = {test_accuracy = [0.9], test_loss = [0.5]}`.
 """
 
 

@@ -50,8 +50,14 @@ class RunRecord:
     @property
     def seconds(self) -> float:
         """Seconds of all rounds together."""
+        return self.seconds_until(self.rounds)
+
+    def seconds_until(self, round: int) -> float:
+        """Seconds of all rounds up to this one; NaN if they were not recorded."""
         parts = [c for c in self.timings.columns if c.startswith("seconds_")]
-        return float(self.timings[parts].sum().sum())
+        if not parts:
+            return float("nan")
+        return float(self.timings.loc[self.timings["round"] <= round, parts].sum().sum())
 
 
 def score_of(records: Iterable[RunRecord]) -> Score:

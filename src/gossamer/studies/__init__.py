@@ -1,21 +1,29 @@
-"""Studies: one experiment with one or more keys swept, every variant run with the same seeds."""
+"""Studies: variants of one experiment, every one of them run with the same seeds, and what their runs say."""
 
-from gossamer.studies.comparison import Comparison, StudyRun, compare
+from gossamer.studies.execution import StudyRun, compare
+from gossamer.studies.results import Comparison, Difference, Estimate, TargetResult, VariantResult
 from gossamer.studies.study import COMPARISON, DEFAULT_SWEEP, Study, load_study
-from gossamer.studies.variants import Sweep, Variant, part_label, slug, value_label, variants
+from gossamer.studies.targets import Cost, Reached, Target, reach
+from gossamer.studies.variants import Variant, part_label, slug, value_label
 
 __all__ = [
     "COMPARISON",
     "DEFAULT_SWEEP",
     "Comparison",
+    "Cost",
+    "Difference",
+    "Estimate",
+    "Reached",
     "Study",
     "StudyRun",
-    "Sweep",
+    "Target",
+    "TargetResult",
     "Variant",
+    "VariantResult",
     "compare",
     "load_study",
     "part_label",
+    "reach",
     "slug",
     "value_label",
-    "variants",
 ]

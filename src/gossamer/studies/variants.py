@@ -1,4 +1,4 @@
-"""The variants of an experiment: one for every combination of the swept values, with its label and folder name."""
+"""The variants of a study: every `[[variant]]` with every combination of the swept values."""
 
 import hashlib
 import re
@@ -16,36 +16,79 @@ Sweep = Mapping[str, Sequence[Any]]
 
 
 class Variant(NamedTuple):
-    """One combination of swept values."""
+    """A variant of a study: one `[[variant]]`, if there are any, with one combination of the swept values."""
 
     label: str
+    #: What tells it from the others, one value for each column of a tidy table: "variant" is the label of a
+    #: `[[variant]]`, the other keys are those of the sweep. Numbers are numbers, parts are given by their labels.
+    values: dict[str, str | int | float]
     #: Name of its runs' folders inside the comparison's folder, without the seed.
     folder: str
-    experiment: Experiment
+    #: The keys of the experiment that it sets.
+    changes: dict[str, Any]
+
+    def of(self, experiment: Experiment) -> Experiment:
+        """The variant's experiment; an error names the variant."""
+        try:
+            return experiment.but(self.changes)
+        except ExperimentError as error:
+            raise ExperimentError(f"variant '{self.label}': {error}") from None
 
 
-def variants(experiment: Experiment, sweep: Sweep) -> list[Variant]:
-    """Every combination of the swept values, each checked to be a valid experiment."""
+def variants(sweep: Sweep, tables: Sequence[Mapping[str, Any]] = ()) -> list[Variant]:
+    """Every `[[variant]]` table with every combination of the swept values, in the order of a file."""
+    check_sweep(sweep)
+    check_tables(tables, sweep)
+    if not sweep and not tables:
+        raise ExperimentError("sweep: is empty; give values to compare, for example method=dfedavg,dfedsam")
+    made = []
+    for table, swept in product(tables or [{}], product(*sweep.values())):
+        changes = {**table, **dict(zip(sweep, swept, strict=True))}
+        values = {"variant": changes.pop("label")} if table else {}
+        values |= {key: _column_value(describe(key, changes[key])) for key in sweep}
+        label = ", ".join(map(str, values.values()))
+        named = (str(text) if key == "variant" else f"{key}={text}" for key, text in values.items())
+        made.append(Variant(label, values, slug(label if len(values) == 1 else ",".join(named)), changes))
+    if twice := duplicates([variant.label for variant in made]):
+        raise ExperimentError(f"sweep: the same variant twice: {', '.join(twice)}")
+    # Labels that differ in signs alone would share a folder.
+    shared = duplicates([variant.folder.casefold() for variant in made])
+    return [v._replace(folder=with_digest(v.folder, v.label)) if v.folder.casefold() in shared else v for v in made]
+
+
+def check_sweep(sweep: Sweep) -> None:
+    """Refuse a sweep whose values are no lists."""
     for key, values in sweep.items():
         if isinstance(values, str | Mapping) or not isinstance(values, Iterable) or not list(values):
             raise ExperimentError(f"sweep: '{key}' needs a list of values to compare (got {values!r})")
-    if not sweep:
-        raise ExperimentError("sweep: is empty; give values to compare, for example method=dfedavg,dfedsam")
-    made = []
-    for values in product(*sweep.values()):
-        changes = dict(zip(sweep, values, strict=True))
-        labels = {key: value_label(describe(key, value)) for key, value in changes.items()}
-        label = ", ".join(labels.values())
-        folder = slug(label if len(sweep) == 1 else ",".join(f"{key}={text}" for key, text in labels.items()))
-        made.append(Variant(label, folder, experiment.but(changes)))
-    folders = [variant.folder for variant in made]
-    if twice := [variant.label for variant in made if folders.count(variant.folder) > 1]:
-        raise ExperimentError(f"sweep: the same variant twice: {', '.join(dict.fromkeys(twice))}")
-    return made
+
+
+def check_tables(tables: Sequence[Mapping[str, Any]], sweep: Sweep) -> None:
+    """Refuse `[[variant]]` tables without a label, with one label, or with a key that is set elsewhere."""
+    for number, table in enumerate(tables, start=1):
+        if not isinstance(table, Mapping):
+            raise ExperimentError(f"variant {number}: should be a table with a label (got {table!r})")
+        label = table.get("label")
+        if not isinstance(label, str) or not label.strip():
+            given = ", ".join(f"{key} = {value!r}" for key, value in table.items()) or "nothing"
+            raise ExperimentError(f'variant {number} ({given}): needs a label, for example label = "DFedAvg"')
+        if "seed" in table:
+            raise ExperimentError(f"variant '{label}': seed: all variants have the same seeds; set 'seeds' of the file")
+        if both := [key for key in table if any(key == swept or key.startswith(f"{swept}.") for swept in sweep)]:
+            raise ExperimentError(
+                f"variant '{label}': sets '{both[0]}', which [sweep] sets too: leave it out of one of them"
+            )
+    if twice := duplicates([table["label"] for table in tables]):
+        raise ExperimentError(f"variant: two have the label '{twice[0]}': give each a label of its own")
+
+
+def duplicates(names: Sequence[str]) -> list[str]:
+    """The names that occur more than once, each once."""
+    return [name for name in dict.fromkeys(names) if names.count(name) > 1]
 
 
 def describe(key: str, value: Any) -> Any:
-    """A swept value as it is written in a file; an object that no file can express is given by its type's name."""
+    """A value as it is written in a file; an object that no file can express is given by its type's name."""
     described = CATALOGS[key].describe(value) if key in CATALOGS else value
     if described is None:
         return "none"
@@ -66,6 +109,10 @@ def value_label(value: Any) -> str:
     return str(value)
 
 
+def _column_value(value: Any) -> str | int | float:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else value_label(value)
+
+
 def part_label(experiment: Experiment, key: str) -> str:
     """A part of an experiment as a label, with its parameters.
 
@@ -79,6 +126,9 @@ def part_label(experiment: Experiment, key: str) -> str:
 def slug(label: str) -> str:
     """A label as a folder name."""
     name = re.sub(r"[^A-Za-z0-9.=_-]+", "-", label).strip("-")
-    if len(name) <= LONGEST_NAME:
-        return name
-    return f"{name[:LONGEST_NAME]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
+    return name if len(name) <= LONGEST_NAME and name.strip(".") else with_digest(name[:LONGEST_NAME], label)
+
+
+def with_digest(name: str, label: str) -> str:
+    """A folder name that no other label has."""
+    return f"{name}-{hashlib.sha256(label.encode()).hexdigest()[:8]}".lstrip("-.")

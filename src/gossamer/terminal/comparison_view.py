@@ -9,7 +9,7 @@ from rich.table import Table
 
 from gossamer.experiment import Experiment
 from gossamer.measure import METRICS, Score
-from gossamer.studies import COMPARISON, DEFAULT_SWEEP, Comparison, Study, part_label, variants
+from gossamer.studies import COMPARISON, DEFAULT_SWEEP, Comparison, Study, part_label
 from gossamer.system.words import size
 from gossamer.terminal.console import number, ruled_table, score_text, with_caption
 from gossamer.terminal.run_view import WAY_UP, has_server
@@ -68,7 +68,7 @@ def result_cells(table: "pd.DataFrame", score: Score) -> dict[str, list[str]]:
     for label, row in table.iterrows():
         keys = [f"{which} {score.words}" for which in ("best", "last", *(["worst client"] if score.worst else []))]
         cells = [score_text(score.key, row[key], row.get(f"{key} spread")) for key in keys]
-        sent = size(row["bytes sent by a client in all rounds"])
+        sent = size(row["bytes sent by a client in all rounds, up"])
         rows[str(label)] = [*cells, number(row["consensus"]), sent, f"{row['seconds']:.1f} s"]
     return rows
 
@@ -81,8 +81,9 @@ def comparison_title(study: Study, partitioned: bool) -> str:
         parts = [part_label(experiment, key) for key in keys]
         return [f"{experiment.clients} clients", f"{experiment.rounds} rounds", *parts]
 
-    columns = zip(*(facts(variant.experiment) for variant in variants(study.experiment, study.sweep)), strict=True)
-    seeds = f", {study.seeds} seeds: mean ± standard deviation" if study.seeds > 1 else ""
+    columns = zip(*(facts(cell.of(study.experiment)) for cell in study.cells), strict=True)
+    count = study.seeds if isinstance(study.seeds, int) else len(study.seeds)
+    seeds = f", {count} seeds: mean ± standard deviation" if count > 1 else ""
     return " · ".join(column[0] for column in columns if len(set(column)) == 1) + seeds
 
 
@@ -91,4 +92,4 @@ def next_command(study: Study, folder: Path) -> str:
     again = f"gossamer compare {shlex.quote(str(folder / COMPARISON))}"
     if study.experiment.graph is None and study.sweep == DEFAULT_SWEEP:
         return f"{again} --set graph=full"
-    return f"gossamer show {shlex.quote(str(folder))}" if study.seeds > 1 else f"{again} --seeds 3"
+    return f"gossamer show {shlex.quote(str(folder))}" if study.seeds != 1 else f"{again} --seeds 3"

@@ -1,0 +1,250 @@
+"""The result of a comparison: the runs of every variant by their seeds, and what follows from them."""
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from gossamer.measure import SCORES, Score
+from gossamer.runs.record import RunRecord, score_of
+from gossamer.studies.targets import Cost, Reached, Target, reach
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: A number of a run, NaN where it has none.
+Measure = Callable[[RunRecord], float]
+
+
+class Estimate(NamedTuple):
+    """Mean and sample standard deviation over the seeds. One seed has no spread."""
+
+    mean: float
+    spread: float | None
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> "Estimate":
+        """The estimate of one value for each seed; not a number if one of them is not.
+
+        >>> Estimate.of([1.0, 3.0]), Estimate.of([2.0])
+        (Estimate(mean=2.0, spread=1.4142135623730951), Estimate(mean=2.0, spread=None))
+        """
+        known = list(values)
+        whole = bool(known) and not any(map(math.isnan, known))
+        spread = (statistics.stdev(known) if whole else math.nan) if len(known) > 1 else None
+        return cls(statistics.fmean(known) if whole else math.nan, spread)
+
+
+class TargetResult(NamedTuple):
+    """What a variant did until it met a target, by seed."""
+
+    by_seed: dict[int, Reached]
+
+    @property
+    def met(self) -> int:
+        """The number of seeds that met it."""
+        return sum(reached.met for reached in self.by_seed.values())
+
+    def estimate(self, quantity: str) -> Estimate | None:
+        """Mean and spread of "rounds", "bytes", ...; None unless every seed met the target."""
+        if self.met < len(self.by_seed):
+            return None
+        return Estimate.of(getattr(reached.cost, quantity) for reached in self.by_seed.values())
+
+    def more_than(self, quantity: str) -> float:
+        """What the seeds that did not meet it had done at their end: the least of them."""
+        return min((getattr(r.cost, quantity) for r in self.by_seed.values() if not r.met), default=math.nan)
+
+
+class Difference(NamedTuple):
+    """A variant minus its baseline, in pairs of one seed: same data, same initial weights, same batches."""
+
+    baseline: str
+    #: The seeds that both have.
+    seeds: tuple[int, ...]
+    mean: float
+    #: Standard error of the mean over the seeds; None for one seed.
+    error: float | None
+
+    @property
+    def exceeds(self) -> bool | None:
+        """Whether the difference is larger than its standard error; None where there is none."""
+        if self.error is None or math.isnan(self.mean):
+            return None
+        return abs(self.mean) > self.error
+
+    @property
+    def words(self) -> str:
+        """Whether the difference is larger than its standard error, in words."""
+        if math.isnan(self.mean):
+            return "not known" if self.seeds else "no seed in common"
+        if self.error is None:
+            return "one seed: not known"
+        if not self.exceeds:
+            return "no"
+        return "yes, higher" if self.mean > 0 else "yes, lower"
+
+
+@dataclass(frozen=True, eq=False)
+class VariantResult:
+    """The runs of one variant."""
+
+    label: str
+    #: What tells it from the others, by key: see `Variant.values`.
+    values: dict[str, str | int | float]
+    #: The runs by seed.
+    runs: dict[int, RunRecord]
+
+    def estimate(self, measure: Measure) -> Estimate:
+        """Mean and spread of a number of its runs."""
+        return Estimate.of(map(measure, self.runs.values()))
+
+    def best(self, metric: str) -> Estimate:
+        """Mean and spread of the best value of a metric."""
+        return self.estimate(lambda run: run.best(metric))
+
+    def last(self, metric: str) -> Estimate:
+        """Mean and spread of the last value of a metric."""
+        return self.estimate(lambda run: run.last(metric))
+
+    def until(self, target: Target) -> TargetResult:
+        """What its runs did until they met a target."""
+        return TargetResult({seed: reach(run, target) for seed, run in self.runs.items()})
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """The variants of a comparison by label, each with one run for each seed."""
+
+    variants: dict[str, VariantResult]
+    targets: tuple[Target, ...] = ()
+    #: The label of a variant's baseline, by its own label.
+    baselines: Mapping[str, str] = field(default_factory=dict)
+    folder: Path | None = None
+    #: Whether the experiment's partition split the data; False for data that comes with its own clients.
+    partitioned: bool = True
+
+    @property
+    def runs(self) -> dict[str, list[RunRecord]]:
+        """The runs of each variant by its label."""
+        return {label: list(variant.runs.values()) for label, variant in self.variants.items()}
+
+    @property
+    def records(self) -> list[RunRecord]:
+        return [record for records in self.runs.values() for record in records]
+
+    @property
+    def keys(self) -> list[str]:
+        """What the variants are told apart by: "variant" and the swept keys."""
+        return list(dict.fromkeys(key for variant in self.variants.values() for key in variant.values))
+
+    @cached_property
+    def score(self) -> Score:
+        """The metric by which the variants are judged."""
+        return score_of(self.records)
+
+    @cached_property
+    def measures(self) -> dict[str, Measure]:
+        """The numbers of a run that the tables hold, by their names."""
+        return summary_measures(self.records, self.score, self.targets)
+
+    @property
+    def table(self) -> "pd.DataFrame":
+        """One row per variant: its values by key, its number of seeds, the mean over them and, of several, their
+        standard deviation as `... spread`."""
+        import pandas as pd  # takes a third of a second, which no run should wait for before its first round
+
+        rows = {}
+        several = any(len(variant.runs) > 1 for variant in self.variants.values())
+        for label, variant in self.variants.items():
+            row: dict[str, str | float | None] = {**variant.values, "seeds": len(variant.runs)}
+            for name, measure in self.measures.items():
+                row[name], spread = variant.estimate(measure)
+                if several:
+                    row[f"{name} spread"] = math.nan if spread is None else spread
+            rows[label] = row
+        return pd.DataFrame.from_dict(rows, orient="index")
+
+    @property
+    def run_table(self) -> "pd.DataFrame":
+        """One row per run: its variant's values by key, its seed, why it ended early if it did, and its numbers."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                **variant.values,
+                "seed": seed,
+                "ended early": run.stopped,
+                **{name: measure(run) for name, measure in self.measures.items()},
+            }
+            for variant in self.variants.values()
+            for seed, run in variant.runs.items()
+        )
+
+    def difference(self, label: str, measure: Measure | None = None) -> Difference | None:
+        """A variant minus its baseline, seed by seed, in the best value of the score or in another measure; None
+        for a variant without a baseline."""
+        if (baseline := self.baselines.get(label)) is None:
+            return None
+        measure = measure or (lambda run: run.best(self.score.key))
+        mine, others = self.variants[label].runs, self.variants[baseline].runs
+        seeds = tuple(seed for seed in mine if seed in others)
+        mean, spread = Estimate.of(measure(mine[seed]) - measure(others[seed]) for seed in seeds)
+        return Difference(baseline, seeds, mean, None if spread is None else spread / math.sqrt(len(seeds)))
+
+    @property
+    def difference_table(self) -> "pd.DataFrame":
+        """One row per variant with a baseline and measure: the paired difference and its standard error."""
+        import pandas as pd
+
+        rows = []
+        for label in self.baselines:
+            for name, measure in self.measures.items():
+                found = self.difference(label, measure)
+                assert found is not None, "every label here has a baseline"
+                error = {} if found.error is None else {"standard error": found.error}
+                rows.append({
+                    **self.variants[label].values, "baseline": found.baseline, "measure": name,
+                    "seeds": len(found.seeds), "difference": found.mean, **error,
+                    "more than its standard error": found.words,
+                })  # fmt: skip
+        return pd.DataFrame(rows)
+
+
+def summary_measures(records: list[RunRecord], score: Score, targets: Iterable[Target]) -> dict[str, Measure]:
+    """The numbers of a run that the tables hold: the score, other scores that were measured, bytes, targets, time."""
+
+    def last(key: str) -> Measure:
+        return lambda run: run.last(key)
+
+    def until(target: Target, quantity: str) -> Measure:
+        def cost(run: RunRecord) -> float:
+            reached = reach(run, target)
+            return float(getattr(reached.cost, quantity)) if reached.met else math.nan
+
+        return cost
+
+    words = score.words
+    found: dict[str, Measure] = {f"best {words}": lambda run: run.best(score.key), f"last {words}": last(score.key)}
+    if score.worst:
+        found[f"worst client {words}"] = last(score.worst)
+    for other in SCORES:
+        if other != score and any(not math.isnan(record.last(other.key)) for record in records):
+            found[f"last {other.words}"] = last(other.key)
+    if any(not math.isnan(record.last("generalisation_gap")) for record in records):
+        found["gap"] = last("generalisation_gap")
+    found |= {
+        "consensus": last("consensus"),
+        "bytes sent by a client in all rounds, up": lambda run: run.client_bytes,
+        "bytes sent by clients and server in all rounds, both ways": last("bytes_total"),
+        "messages in all rounds": last("messages_total"),
+        "gradients in all rounds": last("gradients_total"),
+    }
+    for target in targets:
+        for quantity in Cost._fields:
+            found[f"{quantity} until {target}"] = until(target, quantity)
+    found["seconds"] = lambda run: run.seconds
+    return found
