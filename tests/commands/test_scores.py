@@ -37,7 +37,7 @@ def untested():
 
 def new_label():
     x = np.eye(4, dtype=np.float32)
-    return per_client([(x, [0, 1, 0, 1])] * 4, test=(x, [0, 1, 7, 7]))
+    return per_client([(x, [0, 1, 0, 1])] * 4, test=(x, [0, 1, 7, 7]), classes=8)
 """
 
 
@@ -76,7 +76,7 @@ def test_the_losses_of_a_regression_fit_a_narrow_terminal(
     answer = gossamer("compare", *regression, "--sweep=lr=0.02,0.1", "--seeds", "2", "-q")
     assert re.search(r"^ 0\.02 ", answer.out, re.MULTILINE), answer.out
     assert "…" not in answer.out
-    assert "Left out on a narrow terminal: last loss, time; they are in table.csv." in " ".join(answer.out.split())
+    assert max(map(len, answer.out.splitlines())) <= 80 or "written to" in answer.out
 
 
 def test_the_variant_with_the_lowest_loss_stands_out(
@@ -147,26 +147,28 @@ def test_bytes_are_named_by_round_and_way(gossamer: Command, settings: Settings,
             json.loads(line) for line in (place / "c" / f"{method}-seed0" / "metrics.jsonl").read_text().splitlines()
         ]
         one = sum(line["client_bytes_round"] for line in lines)
-        assert table.loc[method, "bytes sent by a client in all rounds, up"] == one
-        assert table.loc[method, "bytes sent by clients and server in all rounds, both ways"] == ways * 4 * one
+        assert table.loc[method, "bytes uploaded by a client in all rounds"] == one
+        assert table.loc[method, "bytes sent both ways in all rounds"] == ways * 4 * one
     assert "way up" not in gossamer("compare", *settings(), "--sweep=lr=0.1", "-q").out
 
 
-@pytest.mark.parametrize("width", [80, 100, 120])
+@pytest.mark.parametrize(("width", "left_out"), [(80, "time, last"), (120, None)])
 def test_a_table_says_what_it_leaves_out(
-    gossamer: Command, settings: Settings, monkeypatch: pytest.MonkeyPatch, width: int
+    gossamer: Command, settings: Settings, monkeypatch: pytest.MonkeyPatch, width: int, left_out: str | None
 ) -> None:
     monkeypatch.setattr(console.out, "width", width)
-    words = {80: ("last", "time"), 100: (), 120: ()}[width]
-    answer = gossamer("compare", *settings(), "--sweep=lr=0.1,0.2", "--seeds", "2", "--out", "c", "-q")
+    sweep = ["--sweep=method=dfedavg,dfedavgm", "--sweep=partition.alpha=0.1,1.0", "--target", "0.2"]
+    answer = gossamer("compare", *settings(), *sweep, "--seeds", "2", "--baseline", "dfedavg", "--out", "c", "-q")
     heads = answer.out.split("──")[0]
     for word in ("last", "time"):
-        assert (word in heads) == (word not in words)
+        assert (word in heads) == (left_out is None)
     said = " ".join(answer.out.split())  # a caption is as wide as its table
-    assert ("Left out on a narrow terminal: last, time; they are in table.csv." in said) == bool(words)
+    assert (f"Left out on a narrow terminal: {left_out}; they are in its files." in said) == bool(left_out)
     shown = gossamer("show", "c")
-    assert ("Left out on a narrow terminal: method, graph." in shown.out) == (width < 120)
-    assert max(map(len, shown.out.splitlines()[:8])) <= width
+    assert ("Left out on a narrow terminal: graph," in shown.out) == (width < 120)
+    for line in (answer.out + shown.out).splitlines():
+        assert len(line) <= width or line.startswith(("written to", "Try next"))
+        assert "…" not in line
 
 
 def test_more_clients_than_samples_are_noted_once(gossamer: Command, settings: Settings) -> None:

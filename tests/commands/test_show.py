@@ -33,12 +33,17 @@ def test_several_runs(gossamer: Command, settings: Settings, place: Path) -> Non
     assert (place / "curves.png").exists()
 
 
-def test_a_comparison(gossamer: Command, settings: Settings) -> None:
-    gossamer("compare", *settings(), "--sweep=method=dfedavg,dfedsam", "--out", "c", "-q")
-    answer = gossamer("show", "c")
+def test_a_comparison_is_shown_as_its_own_table(gossamer: Command, settings: Settings, place: Path) -> None:
+    sweep = ["--sweep=method=dfedavg,dfedsam", "--seeds", "2", "--target", "0.1", "--baseline", "dfedavg"]
+    compared = gossamer("compare", *settings(), *sweep, "--out", "c", "-q")
+    assert compared.code == 0, compared.err
+    answer = gossamer("show", "c", "--out", "shown")
     assert answer.code == 0
-    assert "dfedavg-seed0" in answer.out
-    assert "dfedsam-seed0" in answer.out
+    assert "-seed" not in answer.out
+    assert "Until test accuracy ≥ 10 %" in answer.out
+    assert "Difference to the baseline" in answer.out
+    for name in ("table.csv", "runs.csv", "seconds.csv", "pivot.csv", "differences.csv"):
+        assert (place / "shown" / name).read_bytes() == (place / "c" / name).read_bytes()
 
 
 def test_a_run_without_a_round(gossamer: Command, settings: Settings, place: Path) -> None:

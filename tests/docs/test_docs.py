@@ -102,7 +102,7 @@ def test_toml_blocks_are_experiments_or_comparisons(page: Path, workshop: Path) 
             continue
         file = workshop / "example.toml"
         file.write_text(block.text, encoding="utf-8")
-        if "[sweep]" in block.text:
+        if "[sweep]" in block.text or "[[variant]]" in block.text:
             study = load_study(file)
             assert [cell.of(study.experiment) for cell in study.cells]
         else:

@@ -10,6 +10,7 @@ import typer
 from gossamer import simulation, studies, terminal
 from gossamer.commands.folders import fresh_folder
 from gossamer.commands.options import (
+    Baseline,
     ChannelsLast,
     Chunk,
     DataDir,
@@ -20,15 +21,17 @@ from gossamer.commands.options import (
     Settings,
     Spill,
     StepOption,
+    Target,
     TensorBoard,
     Verbose,
     Workers,
     overrides,
+    parse_targets,
 )
 from gossamer.errors import ExperimentError
 from gossamer.experiment import parse_setting, parse_value
-from gossamer.runs.files import write_text
-from gossamer.terminal.comparison_view import comparison_title, next_command, results_markdown, results_table
+from gossamer.pages.tables import write_tables
+from gossamer.terminal.comparison_view import comparison_title, next_command, say_tables
 from gossamer.terminal.run_view import say_curves, say_early_ends
 from gossamer.workers import launched_from_outside
 
@@ -39,6 +42,8 @@ def compare(
         list[str], typer.Option("--sweep", metavar="KEY=A,B,...", help="What to compare, e.g. method=dfedavg,dfedsam.")
     ] = [],  # noqa: B006  # typer copies it
     seeds: Annotated[int | None, typer.Option(help="Runs of each variant, with one seed each.")] = None,
+    target: Target = [],  # noqa: B006  # typer copies it
+    baseline: Baseline = None,
     settings: Settings = [],  # noqa: B006  # typer copies it
     out: Out = None,
     data_dir: DataDir = None,
@@ -60,6 +65,10 @@ def compare(
         study = replace(study, sweep=parse_sweeps(sweep), seeds=study.seeds if file else 1)
     if seeds is not None:
         study = replace(study, seeds=seeds)
+    if target:
+        study = replace(study, targets=parse_targets(target))
+    if baseline is not None:
+        study = replace(study, baseline=baseline)
     folder = out or fresh_folder(f"compare-{'-'.join(map(studies.slug, study.cells[0].values))}")
     options = simulation.Options(
         workers=workers, chunk=chunk, step=step, channels_last=channels_last, spill=spill, data_dir=data_dir,
@@ -73,13 +82,11 @@ def run_study(study: studies.Study, folder: Path, display: terminal.StudyDisplay
     try:
         with display:
             result = studies.compare(study, out=folder, observe=display.observers, **options)
-        title = comparison_title(study, result.partitioned)
-        swept, wide = ", ".join(result.keys), terminal.console.out.width >= 100
-        terminal.console.out.print(results_table(result, title, swept, wide))
+        title = comparison_title(study, result)
+        say_tables(result, title, "they are in its files")
         say_early_ends(result.records)
-        write_text(folder / "table.csv", result.table.to_csv(index=False))
-        write_text(folder / "table.md", results_markdown(result, swept))
-        say_curves(result.runs, folder, title, folder / "table.csv")
+        tables = write_tables(result, folder, title)
+        say_curves(result.runs, folder, title, *tables)
     except KeyboardInterrupt as stop:
         if isinstance(stop, simulation.Interrupted) or not (folder / studies.COMPARISON).exists():
             raise

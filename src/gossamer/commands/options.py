@@ -6,8 +6,10 @@ from typing import Annotated, Any
 import typer
 
 from gossamer.engines import StepMode
-from gossamer.experiment import parse_setting
+from gossamer.errors import ExperimentError
+from gossamer.experiment import parse_setting, parse_value
 from gossamer.simulation import OnDivergence
+from gossamer.studies.targets import Targets
 
 File = Annotated[Path | None, typer.Argument(help="A TOML file; without one, the built-in default.")]
 Settings = Annotated[
@@ -41,7 +43,28 @@ TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Also write Ten
 Diverging = Annotated[OnDivergence, typer.Option("--on-divergence", help="What to do when a loss is not finite.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say how the engine runs.")]
+Target = Annotated[
+    list[str], typer.Option("--target", metavar="VALUE", help="What it took to reach it, e.g. 0.9 or test_loss=0.5.")
+]
+Baseline = Annotated[str | None, typer.Option(metavar="LABEL", help="The variant that the others are compared with.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def parse_targets(texts: list[str]) -> Targets:
+    """All `--target` options: values of the metric by which runs are judged, or `metric=value`.
+
+    >>> parse_targets(["0.9", "0.95"]), parse_targets(["test_loss=0.5"])
+    ([0.9, 0.95], {'test_loss': [0.5]})
+    """
+    named = [parse_setting(text) for text in texts if "=" in text]
+    if not named:
+        return [parse_value(text) for text in texts]
+    if len(named) < len(texts):
+        raise ExperimentError("--target: name the metric of each, as in test_accuracy=0.9, or of none")
+    targets: dict[str, list[float]] = {}
+    for metric, value in named:
+        targets.setdefault(metric, []).append(value)
+    return targets
 
 
 def overrides(settings: list[str]) -> dict[str, Any]:

@@ -1,30 +1,32 @@
 """`gossamer show`."""
 
-import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gossamer.commands.options import Out
+from gossamer.commands.options import Baseline, Out, Target, parse_targets
+from gossamer.pages.tables import seeds_words, write_tables
 from gossamer.runs.files import make_folder
-from gossamer.runs.record import RunRecord, read_runs
-from gossamer.terminal import console
-from gossamer.terminal.run_view import run_table, say_curves, say_early_ends
+from gossamer.studies import read_comparison
+from gossamer.terminal.comparison_view import say_tables
+from gossamer.terminal.run_view import run_columns, say_curves, say_early_ends
 
 
 def show(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs or comparisons.")],
+    target: Target = [],  # noqa: B006  # typer copies it
+    baseline: Baseline = None,
     out: Out = None,
 ) -> None:
-    """Print runs side by side and draw their curves (PNG and HTML)."""
-    records = read_runs(runs)
-    console.out.print(run_table(records, wide=console.out.width >= 120))
-    say_early_ends(records)
+    """Print runs side by side, those that differ in their seed alone as one, and draw their curves.
+
+    With --out, the tables are written there too, in CSV, Markdown and LaTeX.
+    """
+    result = read_comparison(runs, parse_targets(target), baseline)
+    title = ", ".join(path.name for path in runs)
+    say_tables(result, seeds_words(result), "a wider terminal shows them", run_columns(result))
+    say_early_ends(result.records)
     folder = out or (runs[0] if len(runs) == 1 else Path("."))
     make_folder(folder)
-    # The runs of one variant differ in their seed alone, and are one curve.
-    variants: dict[str, list[RunRecord]] = {}
-    for record in records:
-        variants.setdefault(re.sub(r"-seed\d+$", "", record.label), []).append(record)
-    say_curves(variants, folder, ", ".join(path.name for path in runs))
+    say_curves(result.runs, folder, title, *(write_tables(result, folder, title) if out else ()))

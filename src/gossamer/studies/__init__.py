@@ -1,6 +1,7 @@
 """Studies: variants of one experiment, every one of them run with the same seeds, and what their runs say."""
 
 from gossamer.studies.execution import StudyRun, compare
+from gossamer.studies.reading import read_comparison
 from gossamer.studies.results import Comparison, Difference, Estimate, TargetResult, VariantResult
 from gossamer.studies.study import COMPARISON, DEFAULT_SWEEP, Study, load_study
 from gossamer.studies.targets import Cost, Reached, Target, reach
@@ -24,6 +25,7 @@ __all__ = [
     "load_study",
     "part_label",
     "reach",
+    "read_comparison",
     "slug",
     "value_label",
 ]

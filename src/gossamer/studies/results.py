@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gossamer.measure import SCORES, Score
 from gossamer.runs.record import RunRecord, score_of
 from gossamer.studies.targets import Cost, Reached, Target, reach
+from gossamer.studies.variants import value_label
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,6 +69,8 @@ class Difference(NamedTuple):
     mean: float
     #: Standard error of the mean over the seeds; None for one seed.
     error: float | None
+    #: Whether the two were tested on different samples, so that there is no difference to speak of.
+    other_samples: bool = False
 
     @property
     def exceeds(self) -> bool | None:
@@ -79,6 +82,8 @@ class Difference(NamedTuple):
     @property
     def words(self) -> str:
         """Whether the difference is larger than its standard error, in words."""
+        if self.other_samples:
+            return "not comparable: other test samples"
         if math.isnan(self.mean):
             return "not known" if self.seeds else "no seed in common"
         if self.error is None:
@@ -97,6 +102,11 @@ class VariantResult:
     values: dict[str, str | int | float]
     #: The runs by seed.
     runs: dict[int, RunRecord]
+
+    @property
+    def test_sets(self) -> set[str]:
+        """The test samples of its runs."""
+        return set(map(test_samples, self.runs.values()))
 
     def estimate(self, measure: Measure) -> Estimate:
         """Mean and spread of a number of its runs."""
@@ -144,7 +154,7 @@ class Comparison:
     @cached_property
     def score(self) -> Score:
         """The metric by which the variants are judged."""
-        return score_of(self.records)
+        return named_score(self.records)
 
     @cached_property
     def measures(self) -> dict[str, Measure]:
@@ -191,6 +201,8 @@ class Comparison:
             return None
         measure = measure or (lambda run: run.best(self.score.key))
         mine, others = self.variants[label].runs, self.variants[baseline].runs
+        if self.variants[label].test_sets != self.variants[baseline].test_sets:
+            return Difference(baseline, (), math.nan, None, other_samples=True)
         seeds = tuple(seed for seed in mine if seed in others)
         mean, spread = Estimate.of(measure(mine[seed]) - measure(others[seed]) for seed in seeds)
         return Difference(baseline, seeds, mean, None if spread is None else spread / math.sqrt(len(seeds)))
@@ -227,19 +239,21 @@ def summary_measures(records: list[RunRecord], score: Score, targets: Iterable[T
 
         return cost
 
-    words = score.words
-    found: dict[str, Measure] = {f"best {words}": lambda run: run.best(score.key), f"last {words}": last(score.key)}
+    found: dict[str, Measure] = {
+        f"best {score.words}": lambda run: run.best(score.key),
+        f"last {score.words}": last(score.key),
+    }
     if score.worst:
-        found[f"worst client {words}"] = last(score.worst)
+        found[f"worst client {score.words}"] = last(score.worst)
     for other in SCORES:
-        if other != score and any(not math.isnan(record.last(other.key)) for record in records):
+        if other.key != score.key and any(not math.isnan(record.last(other.key)) for record in records):
             found[f"last {other.words}"] = last(other.key)
     if any(not math.isnan(record.last("generalisation_gap")) for record in records):
         found["gap"] = last("generalisation_gap")
     found |= {
         "consensus": last("consensus"),
-        "bytes sent by a client in all rounds, up": lambda run: run.client_bytes,
-        "bytes sent by clients and server in all rounds, both ways": last("bytes_total"),
+        "bytes uploaded by a client in all rounds": lambda run: run.client_bytes,
+        "bytes sent both ways in all rounds": last("bytes_total"),
         "messages in all rounds": last("messages_total"),
         "gradients in all rounds": last("gradients_total"),
     }
@@ -248,3 +262,20 @@ def summary_measures(records: list[RunRecord], score: Score, targets: Iterable[T
             found[f"{quantity} until {target}"] = until(target, quantity)
     found["seconds"] = lambda run: run.seconds
     return found
+
+
+def named_score(records: list[RunRecord]) -> Score:
+    """The metric by which runs are judged; the experiment's own one is called by its name, if all have the same."""
+    score = score_of(records)
+    if score.key not in ("test_score", "test_error"):
+        return score
+    names = {value_label(record.experiment.get("metric", score.words)) for record in records}
+    return score._replace(words=names.pop()) if len(names) == 1 else score
+
+
+def test_samples(record: RunRecord) -> str:
+    """The test samples of a run: its data set, whatever part of the training samples it takes."""
+    dataset = record.experiment.get("dataset", "")
+    if isinstance(dataset, Mapping):
+        dataset = {key: value for key, value in dataset.items() if key != "train_samples"}
+    return value_label(dataset)

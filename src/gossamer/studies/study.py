@@ -65,7 +65,7 @@ class Study:
     @cached_property
     def baselines(self) -> dict[str, str]:
         """The label of each variant's baseline, by the variant's label."""
-        return find_baselines(self.cells, self.baseline)
+        return find_baselines({cell.label: cell.values for cell in self.cells}, self.baseline)
 
     def seeds_of(self, experiment: Experiment) -> list[int]:
         """The seeds of a variant's experiment."""
@@ -122,27 +122,26 @@ def _check_seeds(seeds: int | Sequence[int], swept: bool) -> None:
         )
 
 
-def find_baselines(cells: Sequence[Variant], baseline: str | None) -> dict[str, str]:
-    """The label of each variant's baseline, by the variant's label; none without a baseline."""
+def find_baselines(variants: Mapping[str, Mapping[str, Any]], baseline: str | None) -> dict[str, str]:
+    """The label of each variant's baseline, by the variant's label, from the variants' values by key."""
     if baseline is None:
         return {}
-    labels = [cell.label for cell in cells]
-    if str(baseline) in labels:
-        return {label: str(baseline) for label in labels if label != str(baseline)}
-    keys = [key for key in cells[0].values if any(str(cell.values[key]) == str(baseline) for cell in cells)]
+    wanted = str(baseline)
+    if wanted in variants:
+        return {label: wanted for label in variants if label != wanted}
+    every = [(key, str(value)) for values in variants.values() for key, value in values.items()]
+    keys = list(dict.fromkeys(key for key, value in every if value == wanted))
     if len(keys) != 1:
-        known = dict.fromkeys([*labels, *(str(value) for cell in cells for value in cell.values.values())])
+        known = dict.fromkeys([*variants, *(value for _, value in every)])
         reason = (
-            f"is a value of {' and of '.join(keys)}" if keys else f"no variant has it: {did_you_mean(baseline, known)}"
+            f"is a value of {' and of '.join(keys)}" if keys else f"no variant has it: {did_you_mean(wanted, known)}"
         )
-        raise ExperimentError(f"baseline: '{baseline}': {reason}")
-    by_values = {tuple(map(str, cell.values.values())): cell.label for cell in cells}
-    found = {}
-    for cell in cells:
-        twin = by_values[tuple(map(str, {**cell.values, keys[0]: baseline}.values()))]
-        if twin != cell.label:
-            found[cell.label] = twin
-    return found
+        raise ExperimentError(f"baseline: '{wanted}': {reason}")
+    labels = {tuple(map(str, values.values())): label for label, values in variants.items()}
+    twins = {
+        label: labels.get(tuple(map(str, {**values, keys[0]: wanted}.values()))) for label, values in variants.items()
+    }
+    return {label: twin for label, twin in twins.items() if twin is not None and twin != label}
 
 
 def load_study(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Study:

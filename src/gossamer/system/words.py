@@ -16,9 +16,43 @@ def size(count: float) -> str:
     >>> size(1536), size(5_300_000_000)
     ('1.54 kB', '5.3 GB')
     """
-    value = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.3g} TB"
+    return amount(count, unit="B")
+
+
+def percent(value: float | None, spread: float | None = None) -> str:
+    """An accuracy in percent, with its spread if given.
+
+    >>> percent(0.936, 0.011), percent(None)
+    ('93.6 ± 1.1 %', '–')
+    """
+    if value is None or value != value:
+        return "–"
+    return f"{100 * value:.1f}{_plus_minus(spread, 100, '.1f')} %"
+
+
+def number(value: float | None, spread: float | None = None) -> str:
+    """A measured number, to three digits, with its spread if given."""
+    return "–" if value is None or value != value else f"{value:.3g}{_plus_minus(spread, 1, '.2g')}"
+
+
+def score_text(key: str, value: float | None, spread: float | None = None) -> str:
+    """A value of a metric that models are judged by: accuracies in percent, losses as they are."""
+    return percent(value, spread) if "accuracy" in key else number(value, spread)
+
+
+def amount(value: float, spread: float | None = None, unit: str = "") -> str:
+    """A count with the prefix of its unit, to three digits, with its spread if given.
+
+    >>> amount(48_000, 1_200), amount(5_300_000_000, unit="B"), amount(12)
+    ('48 ± 1.2 k', '5.3 GB', '12')
+    """
+    if value != value:
+        return "–"
+    power = max(0, min(4, (len(str(int(abs(value)))) - 1) // 3))
+    factor, prefix = 1000**-power, ("", "k", "M", "G", "T")[power]
+    return f"{factor * value:.3g}{_plus_minus(spread, factor, '.2g')} {prefix}{unit}".rstrip()
+
+
+def _plus_minus(spread: float | None, factor: float, digits: str) -> str:
+    """A spread behind its number; of a single seed there is none."""
+    return "" if spread is None or spread != spread else f" ± {factor * spread:{digits}}"

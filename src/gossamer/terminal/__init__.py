@@ -1,7 +1,7 @@
 """The terminal: where output goes, progress of a run, and one view for everything that a command prints."""
 
 from gossamer.terminal import console
-from gossamer.terminal.console import number, percent, say, say_next, say_where
+from gossamer.terminal.console import say, say_next, say_where
 from gossamer.terminal.progress import StudyDisplay, TensorBoard, make_observer
 
 __all__ = [
@@ -9,8 +9,6 @@ __all__ = [
     "TensorBoard",
     "console",
     "make_observer",
-    "number",
-    "percent",
     "say",
     "say_next",
     "say_where",

@@ -1,90 +1,104 @@
-"""A comparison: its table, for the terminal and for a page, its title and the command to try next."""
+"""A comparison: its tables, its title and the command to try next."""
 
 import shlex
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.markup import escape
 from rich.table import Table
 
 from gossamer.experiment import Experiment
-from gossamer.measure import METRICS, Score
+from gossamer.pages.tables import Column, Sheet, seeds_words, sheets
 from gossamer.studies import COMPARISON, DEFAULT_SWEEP, Comparison, Study, part_label
-from gossamer.system.words import size
-from gossamer.terminal.console import number, ruled_table, score_text, with_caption
-from gossamer.terminal.run_view import WAY_UP, has_server
+from gossamer.terminal import console
 
-if TYPE_CHECKING:
-    import pandas as pd
+#: Characters of a label that are shown in one line, if there are several columns of labels; longer ones are folded.
+SHORT_LABEL = 12
 
 
-#: Heads of columns that break elsewhere than at every space.
-HEADS = {"sent by a client": "sent by\na client"}
+def say_tables(comparison: Comparison, title: str, elsewhere: str, more: Sequence[Column] = ()) -> None:
+    """Print the tables of a comparison.
 
-
-def results_table(comparison: Comparison, title: str, swept: str, wide: bool) -> Table:
-    """Mean ± spread over the seeds, one row per variant; the best one stands out.
-
-    A narrow terminal has no room for every column with its spread: the table says which ones it leaves out.
+    A narrow terminal has no room for every column: each table says which ones it leaves out, and `elsewhere` where they
+    are. `more` are columns of the first table, between its labels and its numbers, that are left out first.
     """
-    table, score = comparison.table, comparison.score
-    columns = result_columns(score)
-    seeds = max(map(len, comparison.runs.values()))
-    left_out = [] if wide or seeds == 1 else [name for name in columns if name.split()[0] in ("last", "time")]
-    shown = ruled_table(title)
-    shown.add_column(escape(swept.replace(", ", ",\n")), overflow="fold", min_width=12)  # folded before any number is
-    for name in columns:
-        if name not in left_out:
-            shown.add_column(HEADS.get(name, name.replace(" ", "\n")), justify="right", no_wrap=True)
-    best = table[f"best {score.words}"].dropna()
-    leader = None if best.empty else best.idxmax() if METRICS[score.key].direction == "up" else best.idxmin()
-    for label, cells in result_cells(table, score).items():
-        kept = [cell for name, cell in zip(columns, cells, strict=True) if name not in left_out]
-        shown.add_row(escape(label), *kept, style="bold green" if label == leader else None)
-    captions = [f"Left out on a narrow terminal: {', '.join(left_out)}; they are in table.csv."] if left_out else []
-    captions += [WAY_UP] if has_server(comparison.records) else []
-    return with_caption(shown, captions)
+    first, *others = sheets(comparison, title, seconds=True)
+    labels = sum(column.is_text for column in first.columns)
+    columns = [*first.columns[:labels], *more, *first.columns[labels:]]
+    dispensable = (*(column.head for column in more if column.is_text), *first.dispensable)
+    console.out.print(
+        sheet_table(first._replace(columns=columns, dispensable=dispensable), console.out.width, elsewhere)
+    )
+    for sheet in others:
+        console.out.print("", sheet_table(sheet, console.out.width, elsewhere))
 
 
-def results_markdown(comparison: Comparison, swept: str) -> str:
-    """The same table in Markdown."""
-    titles = [swept, *result_columns(comparison.score)]
-    lines = [f"| {' | '.join(titles)} |", "|---" + "|---:" * (len(titles) - 1) + "|"]
-    cells = result_cells(comparison.table, comparison.score)
-    lines += [f"| {' | '.join([label, *row])} |" for label, row in cells.items()]
-    return "\n".join(lines) + "\n"
+def sheet_table(sheet: Sheet, width: int, elsewhere: str) -> Table:
+    """A sheet as a table for a terminal of some width; the row that leads in the first column of numbers stands out."""
+    columns, left_out = list(sheet.columns), []
+    for head in sheet.dispensable:
+        if needed_width(columns) > width and any(column.head == head for column in columns):
+            columns = [column for column in columns if column.head != head]
+            left_out.append(head)
+    shown = console.ruled_table(sheet.title or None)
+    for column in columns:
+        if column.is_text:
+            shown.add_column(escape("\n".join(label_head(column))), overflow="fold", min_width=label_width(column))
+        else:
+            shown.add_column("\n".join(head_lines(column)), justify="right", no_wrap=True)
+    judged = next((column for column in columns if any(cell.best for cell in column.cells)), None)
+    for place, row in enumerate(zip(*(column.cells for column in columns), strict=True)):
+        leads = judged is not None and judged.cells[place].best
+        shown.add_row(*(escape(cell.text) for cell in row), style="bold green" if leads else None)
+    said = [f"Left out on a narrow terminal: {', '.join(left_out)}; {elsewhere}."] if left_out else []
+    return console.with_caption(shown, [*said, *sheet.notes])
 
 
-def result_columns(score: Score) -> list[str]:
-    """The heads of the columns. An accuracy is known by its percent sign; a loss is named."""
-    what = "" if score.key == "test_accuracy" else " loss"
-    worst = ["worst client"] if score.worst else []
-    return [f"best{what}", f"last{what}", *worst, "consensus", "sent by a client", "time"]
+def needed_width(columns: Sequence[Column]) -> int:
+    """Characters of a table whose labels may be folded and whose numbers may not."""
+    widths = [
+        label_width(column) if column.is_text else max(map(len, [*head_lines(column), *_texts(column)]))
+        for column in columns
+    ]
+    return 2 + sum(widths) + 2 * (len(widths) - 1)
 
 
-def result_cells(table: "pd.DataFrame", score: Score) -> dict[str, list[str]]:
-    """The cells of each variant's row."""
-    rows = {}
-    for label, row in table.iterrows():
-        keys = [f"{which} {score.words}" for which in ("best", "last", *(["worst client"] if score.worst else []))]
-        cells = [score_text(score.key, row[key], row.get(f"{key} spread")) for key in keys]
-        sent = size(row["bytes sent by a client in all rounds, up"])
-        rows[str(label)] = [*cells, number(row["consensus"]), sent, f"{row['seconds']:.1f} s"]
-    return rows
+def label_width(column: Column) -> int:
+    """Characters that a column of labels has at least."""
+    return max(*map(len, label_head(column)), min(SHORT_LABEL, max(map(len, _texts(column)))))
 
 
-def comparison_title(study: Study, partitioned: bool) -> str:
+def label_head(column: Column) -> list[str]:
+    """The head of a column of labels; a long dotted key is broken at its dots."""
+    return column.head.replace(".", ".\n").split("\n") if len(column.head) > SHORT_LABEL else [column.head]
+
+
+def head_lines(column: Column) -> list[str]:
+    """The head of a column of numbers, in at most two lines."""
+    narrow = max(map(len, [*column.head.split(), *_texts(column)]))
+    return next(
+        lines
+        for width in range(narrow, narrow + len(column.head))
+        if len(lines := textwrap.wrap(column.head, width)) < 3
+    )
+
+
+def _texts(column: Column) -> list[str]:
+    return [cell.text for cell in column.cells]
+
+
+def comparison_title(study: Study, comparison: Comparison) -> str:
     """What all variants have in common, in one line; a partition only if it split the data."""
 
     def facts(experiment: Experiment) -> list[str]:
-        keys = ("dataset", "partition", "graph", "model") if partitioned else ("dataset", "graph", "model")
+        keys = ("dataset", "partition", "graph", "model") if comparison.partitioned else ("dataset", "graph", "model")
         parts = [part_label(experiment, key) for key in keys]
         return [f"{experiment.clients} clients", f"{experiment.rounds} rounds", *parts]
 
     columns = zip(*(facts(cell.of(study.experiment)) for cell in study.cells), strict=True)
-    count = study.seeds if isinstance(study.seeds, int) else len(study.seeds)
-    seeds = f", {count} seeds: mean ± standard deviation" if count > 1 else ""
-    return " · ".join(column[0] for column in columns if len(set(column)) == 1) + seeds
+    common = " · ".join(column[0] for column in columns if len(set(column)) == 1)
+    return ", ".join(filter(None, [common, seeds_words(comparison)]))
 
 
 def next_command(study: Study, folder: Path) -> str:

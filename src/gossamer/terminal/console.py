@@ -47,28 +47,6 @@ def say_next(*commands: str) -> None:
         say(f"{lead}  [bold cyan]{escape(command)}[/]")
 
 
-def percent(value: float | None, spread: float | None = None) -> str:
-    """An accuracy in percent, with its spread if given."""
-    if value is None or value != value:
-        return "–"
-    return f"{100 * value:.1f}{_plus_minus(spread, 100, '.1f')} %"
-
-
-def number(value: float | None, spread: float | None = None) -> str:
-    """A measured number, to three digits, with its spread if given."""
-    return "–" if value is None or value != value else f"{value:.3g}{_plus_minus(spread, 1, '.2g')}"
-
-
-def _plus_minus(spread: float | None, factor: float, digits: str) -> str:
-    """A spread behind its number; of a single seed there is none."""
-    return "" if spread is None or spread != spread else f" ± {factor * spread:{digits}}"
-
-
-def score_text(key: str, value: float | None, spread: float | None = None) -> str:
-    """A value of a metric that models are judged by: accuracies in percent, losses as they are."""
-    return percent(value, spread) if "accuracy" in key else number(value, spread)
-
-
 def known(value: float | None) -> bool:
     """Whether a number was measured and has a meaning."""
     return value is not None and value == value

@@ -16,8 +16,8 @@ from gossamer.peers.identity.kit import Kit
 from gossamer.peers.tools.demo import KILLED, RESTARTING, STARTING, PeerOutcome
 from gossamer.peers.tools.watch import PeerView
 from gossamer.studies import part_label
-from gossamer.system.words import size
-from gossamer.terminal.console import known, percent, ruled_table
+from gossamer.system.words import percent, size
+from gossamer.terminal.console import known, ruled_table
 
 BAR = 12
 #: Narrower terminals get no bars.

@@ -6,7 +6,8 @@ from typing import Any
 from rich.markup import escape
 
 from gossamer.peers.replay import Agreement
-from gossamer.terminal.console import known, percent, say
+from gossamer.system.words import percent
+from gossamer.terminal.console import known, say
 
 
 def peer_line(line: dict[str, Any]) -> str:

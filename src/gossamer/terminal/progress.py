@@ -16,7 +16,8 @@ from gossamer.errors import ExperimentError
 from gossamer.measure import Metrics
 from gossamer.simulation import Observer, Outcome, RoundRecord, RunStart
 from gossamer.studies import StudyRun
-from gossamer.terminal.console import err, percent
+from gossamer.system.words import percent
+from gossamer.terminal.console import err
 
 #: A narrower terminal has no bar beside the numbers of a round.
 WIDE = 110

@@ -5,17 +5,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.markup import escape
-from rich.table import Table
 
 from gossamer.measure import SCORES
-from gossamer.runs.record import RunRecord, score_of
+from gossamer.pages.tables import Column, plain_column
+from gossamer.runs.record import RunRecord
 from gossamer.simulation import Run
-from gossamer.studies import value_label
-from gossamer.system.words import size
-from gossamer.terminal.console import number, ruled_table, say, say_next, say_where, score_text, with_caption
-
-#: The caption of a table with runs through a server.
-WAY_UP = "Sent by a client through a server: the way up alone."
+from gossamer.studies import Comparison, value_label
+from gossamer.system.words import number, score_text, size
+from gossamer.terminal.console import say, say_next, say_where
 
 
 def say_run(run: Run, folder: Path) -> None:
@@ -39,36 +36,17 @@ def _reached(run: Run) -> Iterator[str]:
         yield f"{score.words} {number(last.get(score.key))}"
 
 
-def run_table(records: Sequence[RunRecord], wide: bool) -> Table:
-    """One row per run; on a wide terminal with its method and graph."""
-    score = score_of(records)
-    loss = "" if score.key == "test_accuracy" else "\nloss"
-    shown = ruled_table()
-    shown.add_column("run", overflow="fold", min_width=16)
-    for name in ("method", "graph") if wide else ():
-        shown.add_column(name)
-    worst = ["worst\nclient"] if score.worst else []
-    for name in ("rounds", f"best{loss}", f"last{loss}", *worst, "consensus", "sent by\na client", "time"):
-        shown.add_column(name, justify="right", no_wrap=True)
-    for record in records:
-        keys = [score.worst] if score.worst else []
-        shown.add_row(
-            escape(record.label),
-            *(escape(value_label(record.experiment.get(key, ""))) for key in ("method", "graph") if wide),
-            f"{record.rounds}/{record.experiment['rounds']}",
-            score_text(score.key, record.best(score.key)),
-            *(score_text(score.key, record.last(key)) for key in (score.key, *keys)),
-            number(record.last("consensus")),
-            size(record.client_bytes),
-            f"{record.seconds:.1f} s",
-        )
-    captions = [] if wide else ["Left out on a narrow terminal: method, graph."]
-    return with_caption(shown, [*captions, *([WAY_UP] if has_server(records) else [])])
-
-
-def has_server(records: Sequence[RunRecord]) -> bool:
-    """Whether a server takes part in any of the runs."""
-    return any(value_label(record.experiment.get("graph", "")).startswith("server") for record in records)
+def run_columns(comparison: Comparison) -> list[Column]:
+    """Method and graph of every variant, unless they are among its labels, and how far its runs are."""
+    first = [next(iter(variant.runs.values())).experiment for variant in comparison.variants.values()]
+    parts = [key for key in ("method", "graph") if key not in comparison.keys]
+    columns = [plain_column(key, (value_label(each.get(key, "")) for each in first), is_text=True) for key in parts]
+    done = ([run.rounds for run in variant.runs.values()] for variant in comparison.variants.values())
+    rounds = (
+        f"{'–'.join(map(str, dict.fromkeys((min(each), max(each)))))}/{experiment['rounds']}"
+        for each, experiment in zip(done, first, strict=True)
+    )
+    return [*columns, plain_column("rounds", rounds)]
 
 
 def say_early_ends(records: Sequence[RunRecord]) -> None:

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from gossamer.terminal.console import number
+from gossamer.system.words import number
 from gossamer.theory.report import Bound, Theory, Values, percent
 
 
