@@ -15,6 +15,7 @@ from scipy.sparse import csr_array
 
 from gossamer.errors import ExperimentError, GraphError
 from gossamer.graphs import GRAPHS, Claims, Network, as_graph, check
+from gossamer.graphs.drawn_once import random_pairs, random_regular
 from gossamer.graphs.weights import column, metropolis, uniform
 from gossamer.parts import summary_of
 
@@ -463,3 +464,31 @@ def test_the_number_of_clients_must_match() -> None:
         as_graph(nx.cycle_graph(6)).bind(7, 0)
     with pytest.raises(GraphError, match="is for 3 clients, but there are 4"):
         as_graph(np.full((3, 3), 1 / 3)).bind(4, 0)
+
+
+@pytest.mark.parametrize(("clients", "k"), [(6, 2), (16, 7), (30, 12), (101, 8)])
+def test_k_regular_graphs_are_those_of_networkx(clients: int, k: int) -> None:
+    for key in range(10):
+        expected = nx.to_scipy_sparse_array(nx.random_regular_graph(k, clients, seed=key), nodelist=range(clients))
+        assert (random_regular(clients, k, key) != expected).nnz == 0
+
+
+@pytest.mark.parametrize(("clients", "p"), [(2, 0.5), (20, 1e-4), (50, 0.1), (300, 0.02), (5, 1.0)])
+def test_erdos_renyi_graphs_are_those_of_networkx(clients: int, p: float) -> None:
+    for key in range(10):
+        expected = nx.to_scipy_sparse_array(nx.fast_gnp_random_graph(clients, p, seed=key), nodelist=range(clients))
+        assert (random_pairs(clients, p, key) != expected).nnz == 0
+
+
+@pytest.mark.parametrize(
+    "graph",
+    ["full", "directed-by-loss", {"name": "k-regular", "k": 5000}, {"name": "erdos-renyi", "p": 0.01}]
+    + [{"name": name, "neighbours": 5000} for name in ("random-symmetric", "random-pull", "directed-random")]
+    + [{"name": "circulant", "offsets": list(range(1, 5000))}],
+)
+def test_a_graph_that_does_not_fit_into_memory_is_refused_before_it_is_made(
+    graph: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gossamer.graphs.construction.free_memory", lambda: 10**10)
+    with pytest.raises(GraphError, match=r"links between 1,000,000 clients take about .* and 10 GB are free"):
+        GRAPHS.build(graph).bind(1_000_000, 0)

@@ -1,11 +1,9 @@
 """Partitions: the training samples of each client. Every sample belongs to exactly one client."""
 
 import json
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +16,8 @@ from gossamer.randomness import Purpose, generator
 
 REDRAWS = 1000
 SWAPS = 100
+#: Draws that are worked on at once.
+BLOCK = 1 << 18
 Alpha = Annotated[
     float, Field(gt=0, allow_inf_nan=True, description="small: few classes for each client; large: all alike")
 ]
@@ -48,30 +48,24 @@ class Dirichlet:
         that are left, which always ends. A client whose distribution is zero on all of those draws by class size.
         """
         rng = generator(seed, Purpose.PARTITION)
-        pools = [pool.tolist() for pool in _by_class(targets, rng, "dirichlet")]
+        pools = _by_class(targets, rng, "dirichlet")
         likelihoods = _dirichlet(rng, self.alpha, clients, len(pools))
-        room = ClientRows.cut(np.arange(len(targets)), clients).sizes.tolist()
-        takers = [client for client in range(clients) if room[client]]
-        wheels: list[_Wheel | None] = [None] * clients
-        left = [len(pool) for pool in pools]  # when a class was last used up: a wheel depends on nothing later
-        samples, owners = [], []
-
-        # Plain lists, since numpy is slow at single numbers and every draw depends on the one before.
-        for taker, turn in zip(*rng.random((2, len(targets))).tolist(), strict=True):
-            place = int(taker * len(takers))
-            client = takers[place]
-            wheel = wheels[client] or _Wheel.over(likelihoods[client], left)
-            wheels[client] = wheel
-            label = bisect_right(wheel.ends, turn * wheel.total, 0, wheel.last)
-            samples.append(pools[label].pop())
-            owners.append(client)
-            room[client] -= 1
-            if not room[client]:
-                takers[place] = takers[-1]
-                takers.pop()
-            if not pools[label]:
-                left, wheels = [len(pool) for pool in pools], [None] * clients
-        return ClientRows.by_owner(np.array(samples, np.int64), np.array(owners, np.int64), clients)
+        takers, turns = rng.random((2, len(targets)))
+        owners = _takers(takers, ClientRows.cut(np.arange(len(targets)), clients).sizes)
+        left = np.array([len(pool) for pool in pools])
+        samples = np.empty(len(targets), dtype=np.int64)
+        start = 0
+        # Until a class is used up, everyone's distribution stays the same: so many draws are made at once.
+        while start < len(targets):
+            labels = _spin(likelihoods, left, owners[start:], turns[start:])
+            end = start + min(_place_of(labels == label, count) for label, count in enumerate(left) if count)
+            drawn = labels[: end - start]
+            for label in np.unique(drawn):
+                places = start + np.flatnonzero(drawn == label)
+                samples[places] = pools[label][left[label] - len(places) : left[label]][::-1]
+                left[label] -= len(places)
+            start = end
+        return ClientRows.by_owner(samples, owners, clients)
 
 
 @part
@@ -268,22 +262,43 @@ def _dirichlet(rng: np.random.Generator, alpha: float, rows: int, columns: int) 
     return rng.dirichlet(np.full(columns, alpha), size=rows)
 
 
-class _Wheel(NamedTuple):
-    """A wheel of fortune over the classes that are left."""
+def _takers(draws: NDArray[np.float64], room: Indices) -> Indices:
+    """For each draw the client that takes a sample: a random one of those with room left."""
+    # Plain lists, since numpy is slow at single numbers and every draw depends on the one before.
+    takers, left = np.flatnonzero(room).tolist(), room.tolist()
+    owners = np.empty(len(draws), dtype=np.int64)
+    for start in range(0, len(draws), BLOCK):
+        chosen = []
+        for draw in draws[start : start + BLOCK].tolist():
+            place = int(draw * len(takers))
+            client = takers[place]
+            chosen.append(client)
+            left[client] -= 1
+            if not left[client]:
+                takers[place] = takers[-1]
+                takers.pop()
+        owners[start : start + BLOCK] = chosen
+    return owners
 
-    #: Where each class's slice ends.
-    ends: list[float]
-    total: float
-    #: The last class with a slice.
-    last: int
 
-    @classmethod
-    def over(cls, likelihoods: NDArray[np.float64], left: list[int]) -> "_Wheel":
-        slices = [weight if count else 0.0 for weight, count in zip(likelihoods.tolist(), left, strict=True)]
-        if not sum(slices) > 0:
-            slices = [float(count) for count in left]
-        ends = list(accumulate(slices))
-        return cls(ends, ends[-1], bisect_left(ends, ends[-1]))
+def _spin(likelihoods: NDArray[np.float64], left: Indices, owners: Indices, turns: NDArray[np.float64]) -> Indices:
+    """The class that each draw gives its client, of those that are left."""
+    slices = np.where(left > 0, likelihoods, 0.0)
+    slices[~(slices.sum(axis=1) > 0)] = left
+    ends = np.cumsum(slices, axis=1)
+    last = np.argmax(ends == ends[:, -1:], axis=1)  # the last class with a slice
+    labels = np.empty(len(owners), dtype=np.int64)
+    for start in range(0, len(owners), BLOCK):
+        some = slice(start, start + BLOCK)
+        reached = ends[owners[some]] <= (turns[some] * ends[owners[some], -1])[:, None]
+        labels[some] = np.minimum(reached.sum(axis=1), last[owners[some]])
+    return labels
+
+
+def _place_of(found: NDArray[np.bool_], count: int) -> int:
+    """The number of places up to and with the `count`-th that is true; all of them, if there are fewer."""
+    places = np.flatnonzero(found)
+    return int(places[count - 1]) + 1 if len(places) >= count else len(found)
 
 
 def _read_lists(path: Path) -> list[list[int]]:

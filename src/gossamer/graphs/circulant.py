@@ -3,7 +3,7 @@
 All are regular, so uniform weights are doubly stochastic.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Annotated
 
 import numpy as np
@@ -11,7 +11,7 @@ from pydantic import Field
 from scipy.sparse import csr_array
 
 from gossamer.errors import GraphError
-from gossamer.graphs.construction import require_clients, static_network
+from gossamer.graphs.construction import require_clients, require_memory, static_network
 from gossamer.graphs.network import Claims, Network
 from gossamer.graphs.weights import uniform
 from gossamer.parts import part
@@ -84,7 +84,8 @@ class Circulant:
         return _circulant("circulant", clients, offsets)
 
 
-def _circulant(name: str, clients: int, offsets: Iterable[int]) -> Network:
+def _circulant(name: str, clients: int, offsets: Collection[int]) -> Network:
+    require_memory(name, clients, clients * len(offsets))
     return static_network(name, uniform(_circulant_adjacency(clients, offsets)), shape=(clients,))
 
 

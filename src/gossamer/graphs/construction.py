@@ -15,7 +15,11 @@ from scipy.sparse import csr_array
 from gossamer.errors import GraphError
 from gossamer.graphs.network import Claims, Network, claims_of
 from gossamer.graphs.weights import Weights
+from gossamer.system.machine import free_memory
+from gossamer.system.words import size
 
+#: The most bytes for each link, of those in each direction, while a graph is made and checked.
+LINK_BYTES = 120
 WeightsField = Annotated[Weights, Field(description="how neighbours are weighed: metropolis, uniform (rows) or column")]
 
 
@@ -54,13 +58,6 @@ def undirected_adjacency(clients: int, a: NDArray[np.int64], b: NDArray[np.int64
     return adjacency_of(clients, np.concatenate([a, b]), np.concatenate([b, a]))
 
 
-def networkx_adjacency(graph: Any) -> csr_array:
-    """The adjacency of an undirected networkx graph, with clients in the sorted order of its nodes."""
-    return csr_array(
-        import_networkx().to_scipy_sparse_array(graph, nodelist=sorted(graph), dtype=np.float64, weight=None)
-    )
-
-
 def import_networkx() -> Any:
     """networkx, imported on demand: the import takes a tenth of a second, and most graphs do not need it."""
     import networkx
@@ -83,4 +80,14 @@ def require_fewer_than_clients(name: str, parameter: str, value: int, clients: i
         raise GraphError(
             f"graph '{name}': {parameter} = {value}, but each of {clients} clients has only {clients - 1} others; "
             f"set {parameter} to at most {clients - 1}, or take 'full'"
+        )
+
+
+def require_memory(name: str, clients: int, links: int) -> None:
+    """Refuse a graph of so many links that does not fit into the memory of this machine, before it is made."""
+    needed, free = LINK_BYTES * (links + clients), free_memory()
+    if needed > free:
+        raise GraphError(
+            f"graph '{name}': {links:,} links between {clients:,} clients take about {size(needed)} of memory to "
+            f"make, and {size(free)} are free; fewer neighbours or fewer clients would fit"
         )

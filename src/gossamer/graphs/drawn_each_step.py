@@ -14,6 +14,7 @@ from gossamer.graphs.construction import (
     drawn_network,
     require_clients,
     require_fewer_than_clients,
+    require_memory,
     undirected_adjacency,
 )
 from gossamer.graphs.network import Network
@@ -32,6 +33,7 @@ class RandomSymmetric:
     def bind(self, clients: int, seed: int) -> Network:
         require_clients(2, clients, "random-symmetric")
         require_fewer_than_clients("random-symmetric", "neighbours", self.neighbours, clients)
+        require_memory("random-symmetric", clients, clients * self.neighbours)
 
         def build(step: int) -> csr_array:
             rng = generator(seed, Purpose.GRAPH, round=step)
@@ -54,6 +56,7 @@ class RandomPull:
     def bind(self, clients: int, seed: int) -> Network:
         require_clients(2, clients, "random-pull")
         require_fewer_than_clients("random-pull", "neighbours", self.neighbours, clients)
+        require_memory("random-pull", clients, clients * self.neighbours)
 
         def build(step: int) -> csr_array:
             return WEIGHTS[self.weights](_drawn_neighbours(seed, step, clients, self.neighbours))
@@ -71,6 +74,7 @@ class DirectedRandom:
     def bind(self, clients: int, seed: int) -> Network:
         require_clients(2, clients, "directed-random")
         require_fewer_than_clients("directed-random", "neighbours", self.neighbours, clients)
+        require_memory("directed-random", clients, clients * self.neighbours)
 
         def build(step: int) -> csr_array:
             return WEIGHTS[self.weights](_drawn_neighbours(seed, step, clients, self.neighbours).T.tocsr())
@@ -87,6 +91,7 @@ class DirectedByLoss:
     def bind(self, clients: int, seed: int) -> Network:
         require_clients(2, clients, "directed-by-loss")
         require_fewer_than_clients("directed-by-loss", "neighbours", self.neighbours, clients)
+        require_memory("directed-by-loss", clients, clients * clients)  # everyone is compared with everyone
 
         def choose(step: int, losses: NDArray[np.float64]) -> csr_array:
             """Client j picks i with probability proportional to exp |f_i − f_j|: the top of that plus Gumbel noise."""

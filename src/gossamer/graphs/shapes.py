@@ -4,16 +4,17 @@ from math import isqrt
 from typing import Annotated
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 from scipy.sparse import csr_array, eye_array
 
 from gossamer.errors import GraphError
 from gossamer.graphs.construction import (
     WeightsField,
-    import_networkx,
-    networkx_adjacency,
     require_clients,
+    require_memory,
     static_network,
+    undirected_adjacency,
 )
 from gossamer.graphs.network import Network
 from gossamer.graphs.weights import WEIGHTS, uniform
@@ -32,8 +33,9 @@ class Grid:
     def bind(self, clients: int, seed: int) -> Network:
         require_clients(2, clients, "grid")
         rows, columns = self._sides(clients)
-        graph = import_networkx().grid_2d_graph(rows, columns)
-        return static_network("grid", WEIGHTS[self.weights](networkx_adjacency(graph)), shape=(rows, columns))
+        mesh = np.arange(clients).reshape(rows, columns)
+        adjacency = _linked(clients, (mesh[1:], mesh[:-1]), (mesh[:, 1:], mesh[:, :-1]))
+        return static_network("grid", WEIGHTS[self.weights](adjacency), shape=(rows, columns))
 
     def _sides(self, clients: int) -> tuple[int, int]:
         rows = self.rows or max(_divisors(clients, most=isqrt(clients)))
@@ -51,8 +53,9 @@ class Torus:
 
     def bind(self, clients: int, seed: int) -> Network:
         rows, columns = self._sides(clients)
-        graph = import_networkx().grid_2d_graph(rows, columns, periodic=True)
-        return static_network("torus", uniform(networkx_adjacency(graph)), shape=(rows, columns))
+        mesh = np.arange(clients).reshape(rows, columns)
+        adjacency = _linked(clients, *((mesh, np.roll(mesh, 1, axis)) for axis in (0, 1)))
+        return static_network("torus", uniform(adjacency), shape=(rows, columns))
 
     def _sides(self, clients: int) -> tuple[int, int]:
         fitting = [r for r in _divisors(clients) if r >= 3 and clients // r >= 3]
@@ -79,6 +82,7 @@ class Full:
 
     def bind(self, clients: int, seed: int) -> Network:
         require_clients(1, clients, "full")
+        require_memory("full", clients, clients * clients)
         return static_network("full", csr_array(np.full((clients, clients), 1 / clients)), shape=(clients,))
 
 
@@ -90,9 +94,8 @@ class Star:
 
     def bind(self, clients: int, seed: int) -> Network:
         require_clients(2, clients, "star")
-        return static_network(
-            "star", WEIGHTS[self.weights](networkx_adjacency(import_networkx().star_graph(clients - 1)))
-        )
+        adjacency = _linked(clients, (np.zeros(clients - 1, dtype=np.int64), np.arange(1, clients)))
+        return static_network("star", WEIGHTS[self.weights](adjacency))
 
 
 @part
@@ -102,6 +105,12 @@ class Isolated:
     def bind(self, clients: int, seed: int) -> Network:
         require_clients(1, clients, "isolated")
         return static_network("isolated", csr_array(eye_array(clients)), connected=False, shape=(clients,))
+
+
+def _linked(clients: int, *pairs: tuple[NDArray[np.int64], NDArray[np.int64]]) -> csr_array:
+    """The adjacency of clients that talk with those in the same places of another array."""
+    one, other = (np.concatenate([side.ravel() for side in sides]) for sides in zip(*pairs, strict=True))
+    return undirected_adjacency(clients, one, other)
 
 
 def _divisors(n: int, most: int | None = None) -> list[int]:
