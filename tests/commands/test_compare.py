@@ -1,6 +1,7 @@
 """Comparisons: variants differ in what is swept and in nothing else."""
 
 import json
+import signal
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -156,3 +157,97 @@ def test_tensorboard_events_of_every_run(gossamer: Command, settings: Settings, 
     for run in ("0.1-seed0", "0.2-seed0"):
         (events,) = (place / "c" / run / "tensorboard").glob("events.out.tfevents.*")
         assert b"test_accuracy" in events.read_bytes()
+
+
+STUDY = """
+clients = 4
+rounds = 3
+local_steps = 2
+model = "softmax"
+seeds = 2
+targets = [0.1, 0.9]
+baseline = "DFedAvg"
+dataset = {name = "digits", train_samples = 120}
+evaluate = {clients = 0, training = 0}
+
+[[variant]]
+label = "DFedAvg"
+
+[[variant]]
+label = "DFedAvgM"
+method = {name = "dfedavgm", momentum = 0.5}
+
+[[variant]]
+label = "DFedSAM"
+method = "dfedsam"
+lr = 0.05
+
+[sweep]
+graph = ["ring", "full", "star"]
+"""
+#: Files that hold times, or identifiers drawn anew.
+TIMED = ("timings.jsonl", "environment.json", "seconds.csv", "curves.html")
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    found = (path for path in folder.rglob("*") if path.is_file() and path.name not in TIMED)
+    return {path.relative_to(folder): path.read_bytes() for path in found}
+
+
+def test_killed_half_way_and_resumed_it_gives_the_same_files(
+    gossamer: Command, spawn: Callable[..., Any], place: Path
+) -> None:
+    (place / "study.toml").write_text(STUDY)
+    assert gossamer("compare", "study.toml", "--out", "straight", "-q").code == 0
+    half = place / "killed" / "DFedAvgM-graph=full-seed0"
+    child = spawn("compare", "study.toml", "--out", "killed", "-q", hold=(half, 2))
+    assert child.signal_after(half, 2, signal.SIGKILL).code == -signal.SIGKILL
+    done = [path.parent.name for path in (place / "killed").glob("*/final.safetensors")]
+    assert len(done) == 8
+    before = {name: (place / "killed" / name / "metrics.jsonl").stat().st_mtime_ns for name in done}
+    assert gossamer("resume", "killed", "-q").code == 0
+    assert before == {name: (place / "killed" / name / "metrics.jsonl").stat().st_mtime_ns for name in done}
+    straight = files(place / "straight")
+    assert files(place / "killed") == straight
+    assert {"table.csv", "table.md", "table.tex", "pivot.csv", "runs.csv", "differences.csv"} <= set(map(str, straight))
+
+
+def test_a_budget_stops_between_runs_and_says_what_is_left(gossamer: Command, place: Path) -> None:
+    (place / "study.toml").write_text(STUDY)
+    answer = gossamer("compare", "study.toml", "--seeds", "1", "--budget", "1e-9", "--out", "c", "-q")
+    assert answer.code == 0
+    assert "9 of 9 runs are left" in answer.out
+    assert "  DFedSAM, star (seed 0)" in answer.out
+    assert "gossamer resume c --budget 1e-09" in answer.out
+    assert sorted(path.name for path in (place / "c").iterdir()) == ["comparison.toml"]
+    assert gossamer("resume", "c", "--budget", "60", "-q").code == 0
+    assert (place / "c" / "table.csv").exists()
+    # What is done counts as done, however little time there is.
+    assert gossamer("resume", "c", "--budget", "1e-9", "-q").out.startswith("4 clients")
+
+
+@pytest.mark.parametrize("minutes", ["0", "-1", "nan"])
+def test_a_budget_that_is_no_time(refused: Callable[..., str], settings: Settings, minutes: str) -> None:
+    refused("compare", *settings(), "--sweep=lr=0.1", "--budget", minutes, says=("budget", "more than 0"))
+
+
+def test_targets_from_the_command_line(gossamer: Command, refused: Callable[..., str], settings: Settings) -> None:
+    answer = gossamer("compare", *settings(), "--sweep=lr=0.1,0.2", "--target=0.01", "--target=1", "--out=c", "-q")
+    assert answer.code == 0, answer.err
+    assert "Until test accuracy ≥ 1 %" in answer.out
+    assert "> 3" in answer.out.split("Until test accuracy ≥ 100 %")[1]
+    refused("compare", *settings(), "--sweep=lr=0.1", "--target=90", says=("90 is no accuracy",))
+    refused("compare", *settings(), "--sweep=lr=0.1", "--target=hits=1", says=("unknown metric 'hits'",))
+    refused("compare", *settings(), "--sweep=lr=0.1", "--target=1", "--target=test_loss=1", says=("--target",))
+    refused("compare", *settings(), "--sweep=lr=0.1", "--baseline=0.2", says=("baseline: '0.2'",))
+    refused("show", "c", "--target=loss=1", says=("unknown metric 'loss'",))
+    refused("show", "c", "--baseline=0.3", says=("baseline: '0.3'",))
+
+
+def test_a_file_with_variants_is_a_comparison(refused: Callable[..., str], place: Path) -> None:
+    (place / "study.toml").write_text(STUDY)
+    refused("run", "study.toml", says=("[sweep]", "gossamer compare study.toml"))
+    (place / "study.toml").write_text('[[variant]]\nmethod = "dfedavg"\n')
+    refused("compare", "study.toml", says=("study.toml: variant 1", "needs a label"))
+    (place / "study.toml").write_text("targets = [0.9]\n")
+    refused("run", "study.toml", says=("the key 'targets'", "gossamer compare"))

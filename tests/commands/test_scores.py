@@ -69,6 +69,26 @@ def test_a_regression_is_judged_by_its_loss_everywhere(gossamer: Command, regres
     assert panels == ["test_loss", "client_loss_worst", "consensus", "local_loss"]
 
 
+def test_targets_of_a_regression_are_losses(
+    gossamer: Command, refused: Callable[..., str], regression: list[str]
+) -> None:
+    answer = gossamer("compare", *regression, "--sweep=lr=0.05,0.1", "--target", "100", "-q")
+    assert "Until test loss ≤ 100" in answer.out, answer.err
+    wrong = "--target=test_accuracy=0.9"
+    refused("compare", *regression, "--sweep=lr=0.1", wrong, says=("no test_accuracy", "judged by test_loss"))
+
+
+def test_a_metric_of_ones_own_has_its_own_columns(gossamer: Command, settings: Settings, place: Path) -> None:
+    own = settings(metric='{name="top-k", k=2}')
+    answer = gossamer("compare", *own, "--sweep=lr=0.1,0.2", "--target", "0.1", "--out", "c", "-q")
+    assert answer.code == 0, answer.err
+    assert "Until test score ≥ 0.1" in answer.out
+    table = pd.read_csv(place / "c" / "table.csv", index_col="lr")
+    assert {"best top-k(k=2)", "last top-k(k=2)", "last accuracy", "last test loss"} <= set(table.columns)
+    head = (place / "c" / "table.md").read_text().splitlines()[2]
+    assert head.startswith("| lr | best top-k(k=2) | last top-k(k=2) | last accuracy | last test loss |")
+
+
 def test_the_losses_of_a_regression_fit_a_narrow_terminal(
     gossamer: Command, regression: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

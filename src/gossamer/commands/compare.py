@@ -11,6 +11,7 @@ from gossamer import simulation, studies, terminal
 from gossamer.commands.folders import fresh_folder
 from gossamer.commands.options import (
     Baseline,
+    Budget,
     ChannelsLast,
     Chunk,
     DataDir,
@@ -31,7 +32,7 @@ from gossamer.commands.options import (
 from gossamer.errors import ExperimentError
 from gossamer.experiment import parse_setting, parse_value
 from gossamer.pages.tables import write_tables
-from gossamer.terminal.comparison_view import comparison_title, next_command, say_tables
+from gossamer.terminal.comparison_view import comparison_title, next_command, say_left, say_tables
 from gossamer.terminal.run_view import say_curves, say_early_ends
 from gossamer.workers import launched_from_outside
 
@@ -44,6 +45,7 @@ def compare(
     seeds: Annotated[int | None, typer.Option(help="Runs of each variant, with one seed each.")] = None,
     target: Target = [],  # noqa: B006  # typer copies it
     baseline: Baseline = None,
+    budget: Budget = None,
     settings: Settings = [],  # noqa: B006  # typer copies it
     out: Out = None,
     data_dir: DataDir = None,
@@ -74,14 +76,23 @@ def compare(
         workers=workers, chunk=chunk, step=step, channels_last=channels_last, spill=spill, data_dir=data_dir,
         on_divergence=on_divergence, keep_vectors=False,
     )  # fmt: skip
-    run_study(study, folder, terminal.StudyDisplay(quiet, verbose, tensorboard), options)
+    run_study(study, folder, terminal.StudyDisplay(quiet, verbose, tensorboard), options, budget)
 
 
-def run_study(study: studies.Study, folder: Path, display: terminal.StudyDisplay, options: simulation.Options) -> None:
+def run_study(
+    study: studies.Study,
+    folder: Path,
+    display: terminal.StudyDisplay,
+    options: simulation.Options,
+    budget: float | None = None,
+) -> None:
     """Run a study into a folder, then print its table, the places of its files and what to try next."""
     try:
         with display:
-            result = studies.compare(study, out=folder, observe=display.observers, **options)
+            result = studies.compare(study, out=folder, observe=display.observers, budget=budget, **options)
+        if result.left:
+            say_left(result, budget)
+            return
         title = comparison_title(study, result)
         say_tables(result, title, "they are in its files")
         say_early_ends(result.records)

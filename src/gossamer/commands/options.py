@@ -47,6 +47,9 @@ Target = Annotated[
     list[str], typer.Option("--target", metavar="VALUE", help="What it took to reach it, e.g. 0.9 or test_loss=0.5.")
 ]
 Baseline = Annotated[str | None, typer.Option(metavar="LABEL", help="The variant that the others are compared with.")]
+Budget = Annotated[
+    float | None, typer.Option(metavar="MINUTES", help="Start no run of a comparison after so many minutes.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 

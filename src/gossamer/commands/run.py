@@ -9,6 +9,7 @@ from gossamer import simulation, studies, terminal
 from gossamer.commands.compare import run_study
 from gossamer.commands.folders import fresh_folder, unfinished_run
 from gossamer.commands.options import (
+    Budget,
     ChannelsLast,
     Chunk,
     DataDir,
@@ -65,6 +66,7 @@ def resume(
     channels_last: ChannelsLast = None,
     spill: Spill = None,
     on_divergence: Diverging = "stop",
+    budget: Budget = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -75,7 +77,7 @@ def resume(
     )  # fmt: skip
     if (folder / studies.COMPARISON).exists():
         study = studies.load_study(folder / studies.COMPARISON)
-        run_study(study, folder, terminal.StudyDisplay(quiet, verbose, tensorboard=False), options)
+        run_study(study, folder, terminal.StudyDisplay(quiet, verbose, tensorboard=False), options, budget)
         return
     display = terminal.make_observer(folder.name, quiet, verbose)
     say_run(simulation.resume(folder, observers=[display], **options), folder)

@@ -1,8 +1,8 @@
 """Studies: variants of one experiment, every one of them run with the same seeds, and what their runs say."""
 
-from gossamer.studies.execution import StudyRun, compare
+from gossamer.studies.execution import compare
 from gossamer.studies.reading import read_comparison
-from gossamer.studies.results import Comparison, Difference, Estimate, TargetResult, VariantResult
+from gossamer.studies.results import Comparison, Difference, Estimate, StudyRun, TargetResult, VariantResult
 from gossamer.studies.study import COMPARISON, DEFAULT_SWEEP, Study, load_study
 from gossamer.studies.targets import Cost, Reached, Target, reach
 from gossamer.studies.variants import Variant, part_label, slug, value_label

@@ -3,12 +3,13 @@
 Every random draw is keyed by the seed and its purpose, so variants of one seed differ only in what they set.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, Unpack
+from typing import Unpack
 
 from gossamer.errors import ExperimentError, GossamerError
-from gossamer.experiment import Experiment, PreparedExperiment, prepare
+from gossamer.experiment import PreparedExperiment, prepare
 from gossamer.measure import METRICS, metric_key
 from gossamer.runs.folder import EXPERIMENT, RunFolder
 from gossamer.runs.record import RunRecord, read_run
@@ -23,24 +24,9 @@ from gossamer.simulation import (
     same_experiment,
     simulate,
 )
-from gossamer.studies.results import Comparison, VariantResult
+from gossamer.studies.results import Comparison, StudyRun, VariantResult
 from gossamer.studies.study import Study
 from gossamer.studies.targets import Target, resolve_targets
-from gossamer.studies.variants import Variant
-
-
-class StudyRun(NamedTuple):
-    """One run of a comparison: a variant with a seed, its place among all runs, and its run folder, if any."""
-
-    variant: Variant
-    experiment: Experiment
-    number: int
-    total: int
-    folder: Path | None
-
-    @property
-    def label(self) -> str:
-        return self.variant.label
 
 
 def compare(
@@ -48,18 +34,22 @@ def compare(
     *,
     out: Path | str | None = None,
     observe: Callable[[StudyRun], Sequence[Observer]] = lambda run: (),
+    budget: float | None = None,
     **options: Unpack[Options],
 ) -> Comparison:
-    """Run every variant for every seed. With `out`, finished runs in that folder are not run again.
+    """Run every variant for every seed. With `out`, runs in that folder that have ended are not run again.
 
     `observe` gives the observers of each run. A variant that diverges is kept up to its last finite round; the others
-    are run to their end.
+    are run to their end. After `budget` minutes no further run is started: the result names those that are left.
 
     >>> study = Study(Experiment(rounds=1, clients=4, local_steps=1), sweep={"method": ["dfedavg", "dfedavgm"]})
     >>> list(compare(study).table.index)
     ['dfedavg', 'dfedavgm']
     """
+    started = time.monotonic()
     check_options(options)
+    if budget is not None and not budget > 0:
+        raise ExperimentError(f"budget: should be minutes, more than 0 (got {budget})")
     options["keep_vectors"] = False  # a record has no place for them
     planned = plan(study)
     # An invalid variant is refused before the first run, not after the last.
@@ -67,15 +57,21 @@ def compare(
     targets = targets_of(study, prepared)
     folder = study.claim(Path(out)) if out is not None else None
     found = {cell.label: VariantResult(cell.label, cell.values, {}) for cell in study.cells}
+    left = []
     for run in planned:
         name = f"{run.variant.folder}-seed{run.experiment.seed}"
         run = run._replace(folder=folder / name if folder else None)
+        if budget is not None and time.monotonic() - started > 60 * budget and not has_ended(run, options):
+            left.append(run)
+            continue
         try:
-            found[run.label].runs[run.experiment.seed] = _run_once(run, observe(run), options)
+            found[run.label].runs[run.experiment.seed] = _run_once(run, observe, options)
         except Interrupted as stop:  # the whole comparison is resumed, not this run
             raise Interrupted(stop.round, folder) from None
     partitioned = any(each.training.dataset.clients is None for each in prepared)
-    return Comparison(found, targets, study.baselines, folder, partitioned)
+    known = {label: variant for label, variant in found.items() if variant.runs}
+    baselines = {label: other for label, other in study.baselines.items() if {label, other} <= known.keys()}
+    return Comparison(known, targets, baselines, folder, partitioned, tuple(left))
 
 
 def plan(study: Study) -> list[StudyRun]:
@@ -135,16 +131,26 @@ def _has_labels(prepared: PreparedExperiment) -> bool:
     return not prepared.training.dataset.train.targets.is_floating_point()
 
 
-def _run_once(run: StudyRun, observers: Sequence[Observer], options: Options) -> RunRecord:
+def has_ended(run: StudyRun, options: Options) -> bool:
+    """Whether a run has ended before: after its last round, on purpose, or because it diverged."""
+    if run.folder is None or not (run.folder / EXPERIMENT).exists():
+        return False
+    folder = RunFolder.open(run.folder)
+    same_experiment(folder, run.experiment)
+    ending = folder.ending()
+    diverged = ending is not None and ending.kind == "diverged" and options.get("on_divergence") != "continue"
+    return folder.finished or diverged
+
+
+def _run_once(run: StudyRun, observe: Callable[[StudyRun], Sequence[Observer]], options: Options) -> RunRecord:
+    """Run a run, or go on with it, unless it has ended."""
     try:
         if run.folder is None:
-            return record_of(simulate(run.experiment, observers=observers, **options), run.label)
+            return record_of(simulate(run.experiment, observers=observe(run), **options), run.label)
         if not (run.folder / EXPERIMENT).exists():
-            simulate(run.experiment, out=run.folder, observers=observers, **options)
-        elif not RunFolder.open(run.folder).finished:
-            resume(run.folder, experiment=run.experiment, observers=observers, **options)
-        else:
-            same_experiment(RunFolder.open(run.folder), run.experiment)
+            simulate(run.experiment, out=run.folder, observers=observe(run), **options)
+        elif not has_ended(run, options):
+            resume(run.folder, experiment=run.experiment, observers=observe(run), **options)
     except Diverged as error:
         if run.folder is None:
             return record_of(error.run, run.label)

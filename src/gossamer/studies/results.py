@@ -8,10 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from gossamer.experiment import Experiment
 from gossamer.measure import SCORES, Score
 from gossamer.runs.record import RunRecord, score_of
 from gossamer.studies.targets import Cost, Reached, Target, reach
-from gossamer.studies.variants import value_label
+from gossamer.studies.variants import Variant, value_label
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,6 +94,24 @@ class Difference(NamedTuple):
         return "yes, higher" if self.mean > 0 else "yes, lower"
 
 
+class StudyRun(NamedTuple):
+    """One run of a comparison: a variant with a seed, its place among all runs, and its run folder, if any."""
+
+    variant: Variant
+    experiment: Experiment
+    number: int
+    total: int
+    folder: Path | None
+
+    @property
+    def label(self) -> str:
+        """The label of its variant."""
+        return self.variant.label
+
+    def __str__(self) -> str:
+        return f"{self.label} (seed {self.experiment.seed})"
+
+
 @dataclass(frozen=True, eq=False)
 class VariantResult:
     """The runs of one variant."""
@@ -136,6 +155,8 @@ class Comparison:
     folder: Path | None = None
     #: Whether the experiment's partition split the data; False for data that comes with its own clients.
     partitioned: bool = True
+    #: Runs that the budget left no time for.
+    left: tuple[StudyRun, ...] = ()
 
     @property
     def runs(self) -> dict[str, list[RunRecord]]:

@@ -11,6 +11,7 @@ from rich.table import Table
 from gossamer.experiment import Experiment
 from gossamer.pages.tables import Column, Sheet, seeds_words, sheets
 from gossamer.studies import COMPARISON, DEFAULT_SWEEP, Comparison, Study, part_label
+from gossamer.system.words import counted
 from gossamer.terminal import console
 
 #: Characters of a label that are shown in one line, if there are several columns of labels; longer ones are folded.
@@ -99,6 +100,15 @@ def comparison_title(study: Study, comparison: Comparison) -> str:
     columns = zip(*(facts(cell.of(study.experiment)) for cell in study.cells), strict=True)
     common = " · ".join(column[0] for column in columns if len(set(column)) == 1)
     return ", ".join(filter(None, [common, seeds_words(comparison)]))
+
+
+def say_left(comparison: Comparison, budget: float | None) -> None:
+    """Print which runs the budget left no time for, and how to go on."""
+    runs, total = comparison.left, comparison.left[0].total
+    console.say(f"the budget of {budget:g} minutes is spent; {len(runs)} of {counted(total, 'run')} are left:")
+    for run in runs:
+        console.say(f"  {escape(str(run))}")
+    console.say_next(f"gossamer resume {shlex.quote(str(comparison.folder))} --budget {budget:g}")
 
 
 def next_command(study: Study, folder: Path) -> str:

@@ -206,7 +206,7 @@ class StudyDisplay:
     def observers(self, run: StudyRun) -> list[Observer]:
         """The observers of the next run."""
         self._current.close()
-        name = f"[{run.number:{len(str(run.total))}}/{run.total}] {run.label} (seed {run.experiment.seed})"
+        name = f"[{run.number:{len(str(run.total))}}/{run.total}] {run}"
         self._current = make_observer(name, self._quiet, self._verbose)
         self._current.noted = self._noted
         return [self._current, TellsDivergence(run.label), *(more() for more in self._more)]
