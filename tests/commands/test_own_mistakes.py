@@ -9,6 +9,8 @@ import torch
 
 from gossamer import Experiment, simulate
 from gossamer.errors import ExperimentError
+from gossamer.experiment import load_experiment
+from gossamer.methods import DFedSAM
 
 LAB = """
 import torch
@@ -62,6 +64,20 @@ class Unknown(DFedAvg):
     sends = {"x": "avg"}
 
 
+class Silent(DFedAvg):
+    sends = None
+
+
+class Noisy(DFedAvg):
+    def step(self, state, local, gradient, round):
+        return {"y": local["y"] + round.noise}
+
+
+class NoNetwork:
+    def bind(self, clients, seed):
+        return None
+
+
 class Forgets(DFedAvg):
     def finish(self, state, local, round):
         return local
@@ -89,7 +105,11 @@ class Renames(DFedAvg):
         ("loss=lab:broken", ("loss fails on outputs", "KeyError", "line", "in broken")),
         ("partition=lab:broken", ("partition:", "KeyError: 'broken'")),
         ("dataset=lab:broken", ("dataset:", "KeyError: 'broken'")),
-        ("graph=lab:broken", ("graph:", "KeyError: 'broken'")),
+        ("graph=lab:broken", ("graph 'broken':", "KeyError: 'broken'")),
+        ("graph=lab:NoNetwork", ("graph 'NoNetwork':", "`bind`", "Network", "got None")),
+        ("partition=lab:Layer", ("split(targets, clients, seed)", "Layer")),
+        ("method=lab:Silent", ("'Silent'", "`sends`", '{"x": "average"}', "got None")),
+        ("method=lab:Noisy", ("`step`", "NoneType", "`draws = True`")),
         ("method=lab:Unknown", ("unknown operator 'avg'", "did you mean 'average'?")),
         ("method=lab:Forgets", ("`finish`", "a dictionary with 'y'", "`return state, message`")),
         ("method=lab:Shrinks", ("`receive`", "state['x'] as (3,)", "`init` gave (")),
@@ -103,6 +123,17 @@ class Renames(DFedAvg):
 def test_mistakes_in_own_parts(refused: Callable[..., str], place: Path, setting: str, says: tuple[str, ...]) -> None:
     (place / "lab.py").write_text(LAB)
     refused("run", "--set", setting, "--set", "rounds=1", "--out", "run", says=says)
+
+
+def test_a_graph_that_fails_is_named_by_the_graph_command_too(refused: Callable[..., str], place: Path) -> None:
+    (place / "lab.py").write_text(LAB)
+    refused("graph", "lab:broken", says=("graph 'broken'", "KeyError: 'broken'", "line"))
+
+
+def test_a_part_is_set_before_its_parameters_in_any_order() -> None:
+    settings = [("method.rho", 0.3), ("method", "dfedsam")]
+    for given in (settings, settings[::-1]):
+        assert load_experiment(None, dict(given)).method == DFedSAM(rho=0.3)
 
 
 def test_a_name_that_no_file_system_takes(refused: Callable[..., str], place: Path) -> None:

@@ -109,7 +109,7 @@ def ends(method: Any, graph: Any, fed: Federation, lr: float, weights: Any = Non
     return run, torch.from_numpy((counts * bottoms).sum(0) / counts.sum(0))
 
 
-def reaches(run: Stacked, optimum: Tensor, rounds: int = 600) -> None:
+def reaches(run: Stacked, optimum: Tensor, rounds: int = 6000) -> None:
     for t in range(rounds):
         run.round(t)
         if t % 20 == 0 and float((run.models() - optimum).abs().max()) < 1e-5:

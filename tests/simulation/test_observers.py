@@ -140,6 +140,7 @@ def test_the_end_is_told_however_a_run_ends(workers: int, tmp_path: Path) -> Non
     fails, other = Signalling(signal.SIGCHLD, after=2, fails=True), Listening()
     with pytest.raises(LookupError) as error:
         simulate(experiment(), workers=workers, observers=[other, fails])
+    assert error.value.__notes__ == ["raised by the observer Signalling, after round 2"]
     for observer in (fails, other):
         assert outcome_of(observer, None).error is error.value
         assert observer.outcomes[0].ending.kind == "failed"

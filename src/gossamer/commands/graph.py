@@ -8,7 +8,7 @@ import typer
 from gossamer.commands.options import Json, Picture, overrides
 from gossamer.data import DATASETS
 from gossamer.errors import ExperimentError
-from gossamer.graphs import GRAPHS, as_graph, check, draw, summarise
+from gossamer.graphs import GRAPHS, draw, make_network, summarise
 from gossamer.models import MODELS, VectorModel, make_module
 from gossamer.runs.files import make_folder
 from gossamer.terminal import console
@@ -28,8 +28,7 @@ def graph(
     as_json: Json = False,
 ) -> None:
     """Print how well a graph mixes and what it costs, and draw it."""
-    network = as_graph(GRAPHS.build({"name": name, **overrides(settings)})).bind(clients, seed)
-    check(network)
+    network = make_network(GRAPHS.build({"name": name, **overrides(settings)}), clients, seed)
     summary = summarise(network)
     message = 4 * model_size(model, dataset)
     if as_json:

@@ -163,7 +163,7 @@ PARTITIONS = Catalog(
 def split(partition: Any, targets: NDArray[Any], clients: int, seed: int) -> ClientRows:
     """Apply a partition, built-in or a user's (an object with `split`, or a function), and check its result."""
     divide = getattr(partition, "split", partition)
-    if not callable(divide) or isinstance(partition, str | bytes):
+    if not callable(divide) or isinstance(partition, str | bytes | type):
         raise DataError(
             f"a partition is one of {', '.join(PARTITIONS)}, an object with split(targets, clients, seed), or such a "
             f"function; got {partition!r}."

@@ -25,7 +25,7 @@ from gossamer.data import (
 from gossamer.errors import ExperimentError
 from gossamer.experiment.compatibility import check_compatibility
 from gossamer.experiment.schema import Experiment
-from gossamer.graphs import as_graph, check
+from gossamer.graphs import make_network
 from gossamer.methods import Setting, bind, traits_of
 from gossamer.models import build_model, make_module
 from gossamer.parts import user_code
@@ -48,9 +48,7 @@ class PreparedExperiment(NamedTuple):
 def prepare(experiment: Experiment, data_dir: Path | None = None) -> PreparedExperiment:
     """Build and check everything that a run needs; incompatible settings are refused here, before a run starts."""
     device, dtype = as_device(experiment.device), getattr(torch, experiment.dtype)
-    with user_code("graph"):
-        network = as_graph(experiment.graph_or_default).bind(experiment.clients, experiment.seed)
-        check(network)
+    network = make_network(experiment.graph_or_default, experiment.clients, experiment.seed)
     check_compatibility(experiment.method, network)
     with user_code("dataset"):
         dataset = on_device(as_dataset(experiment.dataset, data_directory(data_dir)), device)

@@ -262,7 +262,8 @@ def load_experiment(path: Path | None, overrides: Mapping[str, Any] | None = Non
 
 def experiment_from(values: dict[str, Any], overrides: Mapping[str, Any] | None, path: Path | None) -> Experiment:
     """An experiment from a file's values; its errors name the file."""
-    for key, value in (overrides or {}).items():
+    # A part before its parameters, whichever was given first: `method=dfedsam` must not undo `method.rho=0.3`.
+    for key, value in sorted((overrides or {}).items(), key=lambda setting: "." in setting[0]):
         set_key(values, key, value)
     try:
         return Experiment(**values)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gossamer.graphs.catalog import GRAPHS, Graph, as_graph
+from gossamer.graphs.catalog import GRAPHS, Graph, as_graph, make_network
 from gossamer.graphs.given import Edges, Matrix
 from gossamer.graphs.network import Claims, Network, check
 from gossamer.graphs.spectrum import GraphSummary, summarise
@@ -18,6 +18,7 @@ __all__ = [
     "as_graph",
     "check",
     "draw",
+    "make_network",
     "summarise",
 ]
 

@@ -13,10 +13,10 @@ from gossamer.graphs.drawn_each_step import DirectedByLoss, DirectedRandom, Rand
 from gossamer.graphs.drawn_once import ErdosRenyi, KRegular
 from gossamer.graphs.finite_time import BaseK
 from gossamer.graphs.given import EdgeList, Edges, Matrix
-from gossamer.graphs.network import Network
+from gossamer.graphs.network import Network, check
 from gossamer.graphs.server import Server
 from gossamer.graphs.shapes import Full, Grid, Isolated, Star, Torus
-from gossamer.parts import Catalog
+from gossamer.parts import Catalog, user_code
 
 
 class Graph(Protocol):
@@ -52,6 +52,17 @@ GRAPHS = Catalog(
     },
     role="bind",
 )
+
+
+def make_network(thing: Any, clients: int, seed: int) -> Network:
+    """The checked network of a graph, built-in or a user's; what fails in a user's code names the graph."""
+    name = getattr(thing, "__name__", None) or type(thing).__name__
+    with user_code(f"graph '{name}'"):
+        network = as_graph(thing).bind(clients, seed)
+        if not isinstance(network, Network):
+            raise GraphError(f"graph '{name}': `bind` should give a gossamer.graphs.Network (got {network!r:.80})")
+        check(network)
+    return network
 
 
 def as_graph(thing: Any) -> Graph:

@@ -19,13 +19,14 @@ from collections.abc import Callable
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
+from math import inf
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeAlias, get_args, runtime_checkable
 
 import torch
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from torch import Tensor
 
-from gossamer.errors import ExperimentError
+from gossamer.errors import ExperimentError, did_you_mean
 from gossamer.methods.local import Gradient
 from gossamer.parts import explain, part
 
@@ -33,6 +34,7 @@ State: TypeAlias = dict[str, Tensor]
 Local: TypeAlias = dict[str, Tensor]
 Message: TypeAlias = dict[str, Tensor]
 Operator: TypeAlias = Literal["average", "push", "deliver", "sum", "server"]
+OPERATORS: tuple[str, ...] = get_args(Operator)
 Need: TypeAlias = Literal["undirected", "doubly stochastic", "static", "everyone"]
 
 
@@ -131,6 +133,18 @@ class Opening(NamedTuple):
     mixings: int
 
 
+def _check_decay(given: Any) -> Any:
+    if given != "experiment" and not (isinstance(given, int | float) and 0 <= given < inf):
+        raise ValueError(f"should be a number, 0 or more, or 'experiment' (got {given!r})")
+    return given
+
+
+def _check_needs(given: Any) -> Any:
+    if isinstance(given, str):
+        raise ValueError(f"should be a tuple, such as ({given!r},) (got {given!r})")
+    return given
+
+
 @part
 class Traits:
     """The optional members of a method, checked, with their defaults.
@@ -146,11 +160,13 @@ class Traits:
         Field(description="`LocalWork(steps=…)` or `LocalWork(epochs=…)`, in place of the experiment's local work"),
     ] = None
     weight_decay: Annotated[
-        Annotated[float, Field(strict=True, ge=0)] | Literal["experiment"],
+        float | Literal["experiment"],
+        BeforeValidator(_check_decay),
         Field(description="its own weight decay, in place of the experiment's"),
     ] = "experiment"
     needs: Annotated[
         tuple[Need, ...],
+        BeforeValidator(_check_needs),
         Field(
             description="what it needs of a graph beyond what its operators need: "
             '`"undirected"`, `"doubly stochastic"`, `"static"`, `"everyone"`'
@@ -259,6 +275,7 @@ def traits_of(method: Any) -> Traits:
     if missing := [name for name in REQUIRED if name not in names]:
         raise ExperimentError(f"method: {method!r} is not a method: it lacks {', '.join(missing)}")
     where = f"method '{type(method).__name__}'"
+    _check_sends(where, method.sends)
     for name in sorted(names - {*REQUIRED, *MEMBERS}):
         if (member := _near(name)) and _would_do(member, name, getattr(method, name)):
             raise ExperimentError(f"{where} has '{name}', which no method has: did you mean '{member}'?")
@@ -268,6 +285,20 @@ def traits_of(method: Any) -> Traits:
         return Traits(**{name: getattr(method, name) for name in MEMBERS if name in names})
     except ValidationError as error:
         raise ExperimentError(explain(error, where)) from None
+
+
+def _check_sends(where: str, sends: Any) -> None:
+    """Refuse anything but a dict from names of message tensors to operators."""
+    example = 'such as {"x": "average"}'
+    if not isinstance(sends, dict):
+        raise ExperimentError(
+            f"{where}: `sends` should name an operator for each message tensor, {example} (got {sends!r})"
+        )
+    for operator in sends.values():
+        if operator not in OPERATORS:
+            raise ExperimentError(
+                f"{where}: `sends`: unknown operator {operator!r}: {did_you_mean(str(operator), OPERATORS)}"
+            )
 
 
 @lru_cache(4096)

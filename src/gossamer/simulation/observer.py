@@ -1,7 +1,7 @@
 """Observers: the supported hook into a run, for displays, logs, early stopping and tests."""
 
-from collections.abc import Collection, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -105,6 +105,16 @@ class StopAtMetric(Observer):
         return f"stop_at: {self._metric} is {'at least' if self._rises else 'at most'} {self._value:g}"
 
 
+@contextmanager
+def _named(observer: Observer, when: str) -> Iterator[None]:
+    """Around the call of an observer: its own exception passes, with a note that names the observer."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"raised by the observer {observer}, {when}")
+        raise
+
+
 class Observers(Observer):
     """The observers of a run as one."""
 
@@ -128,10 +138,14 @@ class Observers(Observer):
 
     def start(self, run: RunStart) -> None:
         for observer in self.each:
-            observer.start(run)
+            with _named(observer, "at the start"):
+                observer.start(run)
 
     def round(self, record: RoundRecord) -> bool:
-        stops = [observer for observer in self.each if observer.round(record)]
+        stops = []
+        for observer in self.each:
+            with _named(observer, f"after round {record.round}"):
+                stops += [observer] if observer.round(record) else []
         self.stopper = next(iter(stops), None)
         return bool(stops)
 

@@ -298,7 +298,9 @@ class _MethodTrial:
         except GossamerError:
             raise
         except Exception as error:
-            _refuse(f"{self.name}: `{name}` fails with", error, join=" ")
+            missing = not self.traits.draws and "NoneType" in str(error)
+            hint = ". If it uses `round.noise`: that is there only with `draws = True` in the class" if missing else ""
+            _refuse(f"{self.name}: `{name}` fails with", error, hint, join=" ")
         for place, copy in copies.items():  # past torch's own functions: numpy, .data
             if not _same_numbers(tensors[place], copy):
                 raise ExperimentError(

@@ -31,10 +31,10 @@ from pydantic import Field, ValidationError, field_validator
 from gossamer.errors import ExperimentError, GossamerError, did_you_mean
 from gossamer.experiment import CATALOGS, Checked, Experiment, is_spec, read_toml
 from gossamer.experiment.compatibility import check_compatibility
-from gossamer.graphs import as_graph, check
+from gossamer.graphs import make_network
 from gossamer.methods import METHODS, bind
 from gossamer.methods import Setting as Place
-from gossamer.parts import explain, user_code
+from gossamer.parts import explain
 
 #: The value of `data` for the samples that the experiment's partition gives to the peer's number.
 EXPERIMENT_DATA = "experiment"
@@ -268,9 +268,7 @@ def _check_method(experiment: Experiment) -> None:
         name = next((n for n, maker in METHODS.items() if type(experiment.method) is maker), type(method).__name__)
         instead = f": take '{WITHOUT_SERVER[name]}'" if name in WITHOUT_SERVER else ""
         raise RosterError(f"method '{name}' needs a server, and peers have none{instead}")
-    with user_code("graph"):
-        network = as_graph(experiment.graph_or_default).bind(experiment.clients, experiment.seed)
-        check(network)
+    network = make_network(experiment.graph_or_default, experiment.clients, experiment.seed)
     if network.has_server:
         raise RosterError(f"graph '{network.name}' has a server, and peers have none: take 'ring' or 'exponential'")
     check_compatibility(experiment.method, network)
