@@ -71,11 +71,19 @@ class Checked(BaseModel):
 
 
 class Evaluate(Checked):
-    """Rounds between measurements; 0 is never. The last round is always measured in full."""
+    """Rounds between measurements; 0 is never. In the last round, `every`, `clients` and `training` are always due, and
+    the others unless they are 0."""
 
     every: int = Field(1, ge=0, description="the averaged model on the test samples, and the consensus distance")
     clients: int = Field(5, ge=0, description="every client's own model on the test samples")
     training: int = Field(5, ge=0, description="the averaged model on all training samples")
+    gradient: int = Field(
+        0, ge=0, description="the squared gradient norm of the averaged model, on all training samples"
+    )
+    sharpness: int = Field(0, ge=0, description="the flatness of the training loss at the averaged model")
+    personal: int = Field(
+        0, ge=0, description="accuracy on test samples in the proportions of each client's own labels"
+    )
     start: bool = Field(False, description="also measure the models before the first round, as round 0")
 
 

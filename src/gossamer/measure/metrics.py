@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.func import vmap
+from torch.nn import functional
 
 from gossamer.data import IGNORED, Dataset, Inputs, Samples
 from gossamer.measure.own_metrics import OwnMetric, metric_key, total_metric
@@ -34,6 +35,8 @@ class Quality(NamedTuple):
     accuracy: Tensor
     #: NaN without a metric.
     metric: Tensor
+    #: Accuracy on the samples of each class, [models, classes], if it was asked for; NaN of a class without samples.
+    by_class: Tensor | None = None
 
     def of_one(self, samples: str, metric: OwnMetric | None = None) -> dict[str, float]:
         """The metrics of one model on the "test" or "train" samples; accuracy only where it has a meaning."""
@@ -89,24 +92,25 @@ class Evaluator:
             return 1
         return widest(self._model, self._dataset.scaling.apply(some.inputs, initial.dtype)) * initial.element_size()
 
-    def test(self, vectors: Tensor, together: bool = False) -> Quality | None:
+    def test(self, vectors: Tensor, together: bool = False, by_class: bool = False) -> Quality | None:
         """Quality of each row on the test samples; None if there are none.
 
         Each worker passes rows of its own. With `together`, all pass the same rows and each evaluates some samples.
         """
-        return self._quality(vectors, self._dataset.test, self._group if together else ALONE)
+        return self._quality(vectors, self._dataset.test, self._group if together else ALONE, by_class)
 
     def training(self, vectors: Tensor, together: bool = False) -> Quality | None:
         """Quality of each row on all clients' training samples together."""
         return self._quality(vectors, self._dataset.train, self._group if together else ALONE)
 
-    def _quality(self, vectors: Tensor, samples: Samples, group: Group) -> Quality | None:
+    def _quality(self, vectors: Tensor, samples: Samples, group: Group, by_class: bool = False) -> Quality | None:
         if not len(samples):
             return None
         self._model.template.eval()
+        classes = self._dataset.classes if by_class else 0
         starts = range(0, len(samples), self._batch)
         # One place for each batch, summed at the end: in the same order for any number of workers.
-        sums = torch.zeros(len(starts), 3, len(vectors), dtype=torch.float64, device=vectors.device)
+        sums = torch.zeros(len(starts), 3 + classes, len(vectors), dtype=torch.float64, device=vectors.device)
         with torch.no_grad():
             for number in range(group.rank, len(starts), group.size):
                 batch = slice(starts[number], starts[number] + self._batch)
@@ -114,23 +118,31 @@ class Evaluator:
                 inputs, targets = self._dataset.scaling.apply(some.inputs, vectors.dtype), some.targets
                 for first in range(0, len(vectors), self._models):
                     rows = slice(first, first + self._models)
-                    sums[number, :, rows] = self._sums(vectors[rows], inputs, targets)
-        loss, hits, metric = group.all_sum(sums).sum(0)
+                    sums[number, :, rows] = self._sums(vectors[rows], inputs, targets, classes)
+        loss, hits, metric, *in_class = group.all_sum(sums).sum(0)
         labels = len(samples) if samples.targets.dim() == 1 else (samples.targets != IGNORED).sum()
-        return Quality(loss / len(samples), hits / labels, metric / len(samples))
+        found = Quality(loss / len(samples), hits / labels, metric / len(samples))
+        if not classes:
+            return found
+        return found._replace(by_class=torch.stack(in_class, 1) / torch.bincount(samples.targets, minlength=classes))
 
-    def _sums(self, vectors: Tensor, inputs: Inputs, targets: Tensor) -> Tensor:
-        """Summed loss, number of right labels and summed metric of each row: [3, rows]."""
+    def _sums(self, vectors: Tensor, inputs: Inputs, targets: Tensor, classes: int = 0) -> Tensor:
+        """Summed loss, right labels, summed metric and right labels in each class, of each row: [3 + C, rows]."""
+        members = functional.one_hot(targets, classes).to(vectors.dtype) if classes else None
 
         def one(x: Tensor) -> Tensor:
             outputs = self._model(x, inputs)
             loss = sample_losses(self._loss, outputs, targets).sum()
             found = predicted(outputs, targets)
-            hits = torch.full_like(loss, torch.nan) if found is None else (found == targets).sum()
+            right = None if found is None else (found == targets).to(loss.dtype)
+            hits = torch.full_like(loss, torch.nan) if right is None else right.sum()
             metric = torch.full_like(loss, torch.nan)
             if self._metric is not None and len(vectors) == 1:
                 metric = total_metric(self._metric, outputs, targets)
-            return torch.stack([loss, hits.to(loss.dtype), metric.to(loss)])
+            sums = torch.stack([loss, hits, metric.to(loss)])
+            if members is None:
+                return sums
+            return torch.cat([sums, hits.expand(classes) if right is None else right @ members])
 
         if len(vectors) == 1 or not self._vectorises:
             return torch.stack([one(x) for x in vectors], dim=1).double()
@@ -138,7 +150,7 @@ class Evaluator:
             rows: Tensor = vmap(one, out_dims=1)(vectors)
         except Exception as error:  # of a user's model, loss or metric
             self._vectorises = False
-            rows = self._sums(vectors, inputs, targets)  # raises again what is not the fault of `vmap`
+            rows = self._sums(vectors, inputs, targets, classes)  # raises again what is not the fault of `vmap`
             self._note(f"models are evaluated one at a time, since vmap cannot run them: {describe_error(error)}")
         return rows.double()
 

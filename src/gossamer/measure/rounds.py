@@ -2,19 +2,27 @@
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gossamer.data import summarise
 from gossamer.engines import RoundReport, Stacked
+from gossamer.errors import DivergenceError
+from gossamer.measure.flatness import hessian_trace, sam_sharpness, top_eigenvalues
 from gossamer.measure.metrics import Evaluator, Quality, consensus_distance
+from gossamer.measure.objective import FLATNESS_SAMPLES, Objective, training_objective
 from gossamer.measure.table import Metrics, add_totals
+
+#: Random vectors for the trace of a round.
+TRACE_PROBES = 10
 
 
 class Cadence(Protocol):
-    """How often something is measured, in rounds; 0 is never. The last round is always measured in full."""
+    """How often something is measured, in rounds; 0 is never. See `Evaluate` of an experiment."""
 
     @property
     def every(self) -> int: ...
@@ -24,6 +32,15 @@ class Cadence(Protocol):
 
     @property
     def training(self) -> int: ...
+
+    @property
+    def gradient(self) -> int: ...
+
+    @property
+    def sharpness(self) -> int: ...
+
+    @property
+    def personal(self) -> int: ...
 
 
 class Measured(NamedTuple):
@@ -35,6 +52,8 @@ class Measured(NamedTuple):
     timings: Metrics
     #: Values of every client by name, for observers that want them: see `CLIENT_VALUES`.
     clients: dict[str, np.ndarray]
+    #: Values of every client that the run keeps; empty if the clients' own models were not due.
+    kept: dict[str, np.ndarray]
     #: The averaged model, if the round needed it.
     average: Tensor | None
 
@@ -79,21 +98,35 @@ class Measurement:
             "seconds_evaluation": time.perf_counter() - started,
         }
         wanted = {name: values for name, values in clients.items() if name in self._wants}
-        return Measured(metrics, timings, wanted, average)
+        due = self._due(round, self._cadence.clients, last=True) or self._due(round, self._cadence.personal)
+        if not due or "client_loss" not in clients:
+            return Measured(metrics, timings, wanted, {}, average)
+        kept = {name: each for name, each in clients.items() if name != "client_bytes" and not np.isnan(each).all()}
+        return Measured(metrics, timings, wanted, kept, average)
 
     def _models(self, round: int, metrics: Metrics, clients: dict[str, np.ndarray]) -> Tensor | None:
         """Evaluate the models that this round asks for; the averaged model, if it was among them."""
-        every, own, training = (self._due(round, each) for each in
-                                (self._cadence.every, self._cadence.clients, self._cadence.training))  # fmt: skip
-        average = self._engine.average() if every or training else None
-        if average is not None and every:
+        cadence = self._cadence
+        every, own, training = (self._due(round, each, last=True)
+                                for each in (cadence.every, cadence.clients, cadence.training))  # fmt: skip
+        gradient, sharpness, personal = (
+            self._due(round, each) for each in (cadence.gradient, cadence.sharpness, cadence.personal)
+        )
+        personal = (personal or "client_personal_accuracy" in self._wants) and self._label_shares is not None
+        average = self._engine.average() if every or training or gradient or sharpness or personal else None
+        by_class: Tensor | None = None
+        if average is not None and (every or personal):
             engine = self._engine
-            metrics["consensus"] = consensus_distance(engine.model_blocks, engine.own, engine.clients, engine.group)
-            if quality := self._evaluator.test(average[None], together=True):
-                metrics |= quality.of_one("test", engine.training.metric)
-        if self._has_test and (own or not {"client_accuracy", "client_loss"}.isdisjoint(self._wants)):
-            loss, accuracy, _ = self._own_models()
+            if every:
+                metrics["consensus"] = consensus_distance(engine.model_blocks, engine.own, engine.clients, engine.group)
+            if quality := self._evaluator.test(average[None], together=True, by_class=personal):
+                metrics |= quality.of_one("test", engine.training.metric) if every else {}
+                by_class = quality.by_class
+        if self._has_test and (own or personal or not {"client_accuracy", "client_loss"}.isdisjoint(self._wants)):
+            loss, accuracy, _, own_by_class = self._own_models(personal)
             clients |= {"client_accuracy": accuracy.cpu().numpy(), "client_loss": loss.cpu().numpy()}
+            if by_class is not None and own_by_class is not None:
+                self._personal(by_class, own_by_class, metrics, clients)
             if own and not bool(accuracy.isnan().all()):
                 metrics["client_accuracy_mean"] = float(accuracy.mean())
                 metrics["client_accuracy_worst"] = float(accuracy.min())
@@ -106,17 +139,81 @@ class Measurement:
             metrics |= quality.of_one("train")
             if "test_accuracy" in metrics:
                 metrics["generalisation_gap"] = metrics["train_accuracy"] - metrics["test_accuracy"]
+        if average is not None and gradient:
+            slope = self._mean_of_clients.gradient(average)
+            metrics["gradient_norm_squared"] = float(slope.square().sum(dtype=torch.float64))
+        if average is not None and sharpness:
+            metrics |= self._flatness(average)
         return average
 
-    def _own_models(self) -> Quality:
+    def _own_models(self, by_class: bool) -> Quality:
         """Loss and accuracy of every client's own model on the test samples."""
         engine = self._engine
-        found = [quality for rows in engine.model_blocks() if (quality := self._evaluator.test(rows))]
-        own = torch.stack([torch.cat(values) for values in zip(*found, strict=True)], dim=1)
-        return Quality(*engine.group.gather_clients(own, engine.own, engine.clients).unbind(1))
+        blocks = [quality for rows in engine.model_blocks() if (quality := self._evaluator.test(rows, False, by_class))]
+        rows = [torch.column_stack([value for value in quality if value is not None]) for quality in blocks]
+        loss, accuracy, metric, *classes = engine.group.gather_clients(
+            torch.cat(rows), engine.own, engine.clients
+        ).unbind(1)
+        return Quality(loss, accuracy, metric, torch.stack(classes, 1) if by_class else None)
 
-    def _due(self, round: int, every: int) -> bool:
-        return round == self._rounds or (every > 0 and round % every == 0)
+    def _personal(self, average: Tensor, own: Tensor, metrics: Metrics, clients: dict[str, np.ndarray]) -> None:
+        """Accuracies on test samples in the proportions of each client's own labels: of its model and the average."""
+        shares = self._label_shares
+        assert shares is not None, "checked before"
+        for name, by_class in (("personal_accuracy", own), ("personal_average_accuracy", average)):
+            held = shares * by_class.isfinite().cpu()  # labels that some test sample has
+            accuracy = (held * by_class.nan_to_num().cpu()).sum(1) / held.sum(1)  # NaN: none of the client's labels
+            clients[f"client_{name}"] = accuracy.numpy()
+            if len(known := accuracy[accuracy.isfinite()]):
+                metrics |= {
+                    f"{name}_mean": float(known.mean()),
+                    f"{name}_worst": float(known.min()),
+                    f"{name}_best": float(known.max()),
+                }
+
+    @cached_property
+    def _label_shares(self) -> Tensor | None:
+        """The share of each label in the samples of each client; None where samples do not have one label each."""
+        training = self._engine.training
+        targets = training.dataset.train.targets
+        if targets.dim() != 1 or targets.is_floating_point() or not self._has_test:
+            return None
+        counts = summarise(training.batches.client_rows, targets.cpu().numpy(), training.dataset.classes).labels
+        return torch.from_numpy(counts / np.maximum(1, counts.sum(1, keepdims=True)))
+
+    @cached_property
+    def _mean_of_clients(self) -> Objective:
+        """What the theorems bound: f = (1/n) Σ f_i, f_i being the mean loss of client i with weight decay."""
+        training, group = self._engine.training, self._engine.group
+        rows = training.batches.client_rows
+        weights = np.zeros(len(training.dataset.train))
+        sizes = np.maximum(1, rows.sizes)
+        np.add.at(weights, rows.indices, 1 / (len(rows) * sizes[rows.owners]))
+        return training_objective(training, group, torch.from_numpy(weights), training.weight_decay)
+
+    @cached_property
+    def _training_loss(self) -> Objective:
+        return training_objective(self._engine.training, self._engine.group, most=FLATNESS_SAMPLES)
+
+    def _flatness(self, average: Tensor) -> Metrics:
+        """How flat the training loss is at a model; nothing if the model has diverged."""
+        loss = self._training_loss
+        try:
+            trace = hessian_trace(loss, average, TRACE_PROBES)
+            return {
+                "top_eigenvalue": top_eigenvalues(loss, average, tolerance=1e-3, limit=100).values[0],
+                "hessian_trace": trace.value,
+                "hessian_trace_error": trace.error,
+                "sam_sharpness": sam_sharpness(loss, average),
+            }
+        except DivergenceError:
+            return {}
+
+    def _due(self, round: int, every: int, last: bool = False) -> bool:
+        """Whether something that is measured so often is measured in this round; with `last`, always in the last."""
+        if round == self._rounds:
+            return last or every > 0
+        return every > 0 and round % every == 0
 
 
 def _counts(report: RoundReport | None, history: Sequence[Metrics]) -> Metrics:

@@ -43,6 +43,27 @@ METRICS = {
     "train_loss": Metric("loss of the averaged model on all training samples", "down", "training"),
     "train_accuracy": Metric("accuracy of the averaged model on all training samples", "up", "training"),
     "generalisation_gap": Metric("training accuracy minus test accuracy", None, "training"),
+    "gradient_norm_squared": Metric(
+        "‖∇f(x̄)‖² of the averaged model x̄; f is the mean of the clients' losses, with weight decay", "down", "gradient"
+    ),
+    "top_eigenvalue": Metric(
+        "largest eigenvalue of the Hessian of the training loss at the averaged model", "down", "sharpness"
+    ),
+    "hessian_trace": Metric("trace of that Hessian, from 10 random vectors", "down", "sharpness"),
+    "hessian_trace_error": Metric("standard error of the trace", None, "sharpness"),
+    "sam_sharpness": Metric("rise of the training loss at distance 0.05 along its gradient", "down", "sharpness"),
+    "personal_accuracy_mean": Metric(
+        "accuracy of the clients' own models on test samples in the proportions of their own labels: mean",
+        "up",
+        "personal",
+    ),
+    "personal_accuracy_worst": Metric("the same: the worst client", "up", "personal"),
+    "personal_accuracy_best": Metric("the same: the best client", "up", "personal"),
+    "personal_average_accuracy_mean": Metric(
+        "the same accuracy of the averaged model: mean over the clients", "up", "personal"
+    ),
+    "personal_average_accuracy_worst": Metric("the same: the worst client", "up", "personal"),
+    "personal_average_accuracy_best": Metric("the same: the best client", "up", "personal"),
 }
 
 
@@ -71,6 +92,8 @@ CLIENT_VALUES = {
     "client_loss": "loss of each client's own model on the test samples",
     "client_local_loss": "training loss of each client in the round; NaN for a client that did not train",
     "client_bytes": "bytes that each client sent in the round",
+    "client_personal_accuracy": "accuracy of each client's own model on test samples in the proportions of its labels",
+    "client_personal_average_accuracy": "the same accuracy of the averaged model",
 }
 
 

@@ -5,6 +5,7 @@ environment.json    the version of this format, the versions of the packages, th
 partition.json      how many samples of each class every client held
 metrics.jsonl       one line per round, appended as the run goes; the same bytes for the same experiment
 timings.jsonl       one line per round: seconds of local work, waiting for others, mixing, evaluation
+clients.jsonl       one line per round in which the clients' own models were measured: lists of every client's values
 checkpoints/        the clients' state after some round, the newest two, each in one file per worker
 best.safetensors    the averaged model of the best round so far, by its parameters' names
 final.safetensors   the averaged model at the end; its presence says that the run has ended
@@ -14,12 +15,13 @@ stopped.json        how and why the run ended before its last round, if it did
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gossamer.errors import RunFolderError
@@ -59,6 +61,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.metrics = path / "metrics.jsonl"
         self.timings = path / "timings.jsonl"
+        self.clients = path / "clients.jsonl"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -177,10 +180,15 @@ class RunFolder:
             )
         return metrics, timings
 
-    def record(self, metrics: dict[str, Any], timings: dict[str, Any]) -> None:
-        """Append a round to the metrics and the timings."""
+    def record(
+        self, metrics: dict[str, Any], timings: dict[str, Any], clients: Mapping[str, NDArray[Any]] | None = None
+    ) -> None:
+        """Append a round to the metrics and the timings, and the values of every client, to six digits."""
         append_line(self.metrics, to_json(metrics))
         append_line(self.timings, to_json(timings))
+        if clients:
+            digits = {name: [_six_digits(value) for value in values.tolist()] for name, values in clients.items()}
+            append_line(self.clients, json.dumps({"round": metrics["round"], **digits}))
 
     def save_state(
         self, round: int, digest: str, state: dict[str, Tensor], own: range, clients: int, group: Group = ALONE
@@ -246,7 +254,9 @@ class RunFolder:
         """Delete all rounds after `round`, an incomplete last line, and the files that say that the run has ended."""
         for name in (STOPPED, FINAL):
             (self.path / name).unlink(missing_ok=True)
-        for path in (self.metrics, self.timings):
+        for path in (self.metrics, self.timings, self.clients):
+            if not path.exists():
+                continue
             kept = [line for line in read_lines(path) if line["round"] <= round]
             write_text(path, "".join(to_json(line) + "\n" for line in kept))
 
@@ -284,6 +294,10 @@ def to_json(values: dict[str, Any]) -> str:
     """One line of JSON; numbers that are not finite become null."""
     clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
     return json.dumps(clean)
+
+
+def _six_digits(value: float) -> float | None:
+    return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
 def _describe(shapes: dict[str, tuple[tuple[int, ...], str]], clients: int) -> str:

@@ -87,6 +87,16 @@ def read_run(path: Path, label: str | None = None) -> RunRecord:
     return RunRecord(label or path.name, experiment, metrics, pd.DataFrame(read_lines(folder.timings)), stopped)
 
 
+def read_clients(path: Path) -> "pd.DataFrame":
+    """The values of every client over the rounds in which they were measured: one row for each round and client."""
+    import pandas as pd
+
+    rounds = [pd.DataFrame(line).rename_axis("client") for line in read_lines(RunFolder.open(path).clients)]
+    if not rounds:
+        return pd.DataFrame(columns=["client", "round"])
+    return pd.concat(rounds).reset_index()
+
+
 def read_runs(paths: list[Path]) -> list[RunRecord]:
     """The records of run folders; a folder of a comparison stands for all runs inside it."""
     found: list[Path] = []

@@ -108,11 +108,11 @@ class Loop:
 
     def _record(self, measured: Measured) -> bool:
         """Write a round to the run folder and call the observers; whether one of them asks to stop."""
-        metrics, timings, clients, average = measured
+        metrics, timings, clients, kept, average = measured
         if self.folder and self.group.first:
             if average is not None and best_round([*self.history, metrics]).get("round") == metrics["round"]:
                 self.folder.save_model(BEST, self.engine.training.model.unflatten(average), metrics["round"])
-            self.folder.record(metrics, timings)
+            self.folder.record(metrics, timings, kept)
         self.history.append(metrics)
         self.timings.append(timings)
         return self.observer.round(RoundRecord(metrics, timings, clients))
