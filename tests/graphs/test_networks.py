@@ -33,6 +33,8 @@ FITTING: dict[str, tuple[Callable[[int], int], Callable[[int], dict[str, Any]]]]
     "k-regular": (lambda n: 2 * n + 2, lambda n: {"k": min(3, n)} if n % 3 else {"k": n - 1}),
     "base-k": (lambda n: n, lambda n: {"k": 1 + n % 4}),
     "random-symmetric": (lambda n: n + 3, lambda n: {"neighbours": (n + 1) // 2}),
+    "random-regular": (lambda n: 2 * n, lambda n: {"k": 1 + n % 3 if n > 4 else n - 1}),
+    "random-group": (lambda n: n + 1, lambda n: {"members": 2 + n // 5 if n > 2 else 2}),
     "random-pull": (lambda n: n + 1, lambda n: {"neighbours": (n + 1) // 2}),
     "directed-by-loss": (lambda n: n + 1, lambda n: {"neighbours": (n + 1) // 2}),
     "directed-random": (lambda n: n + 1, lambda n: {"neighbours": (n + 1) // 2}),
@@ -103,7 +105,18 @@ def test_every_graph_can_be_written_to_toml_and_read_again(name: str) -> None:
     assert GRAPHS.build(tomllib.loads(text)["graph"]) == graph
 
 
-@pytest.mark.parametrize("name", ["erdos-renyi", "k-regular", "random-symmetric", "random-pull", "directed-random"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "erdos-renyi",
+        "k-regular",
+        "random-symmetric",
+        "random-regular",
+        "random-group",
+        "random-pull",
+        "directed-random",
+    ],
+)
 def test_draws_depend_on_seed_and_step_alone(name: str) -> None:
     a, b, other = bind(name, 20, 7), bind(name, 20, 7), bind(name, 20, 8)
     for step in (5, 0, 3):  # in another order than drawn below
@@ -184,6 +197,44 @@ def test_drawn_directed_graphs_have_the_asked_number_of_neighbours() -> None:
 def test_random_symmetric_follows_its_edge_law() -> None:
     network = bind("random-symmetric", 100)
     assert np.mean([network.sends(step) for step in range(60)]) == pytest.approx(8.91, abs=0.15)
+
+
+def test_at_most_so_many_neighbours_means_at_most_so_many() -> None:
+    free, bounded = bind("random-symmetric", 100), bind({"name": "random-symmetric", "at_most": 10}, 100)
+    assert max(free.sends(step).max() for step in range(5)) > 10
+    for step in range(5):
+        assert bounded.sends(step).max() == 10
+        kept, drawn = dense(bounded, step) > 0, dense(free, step) > 0
+        assert (kept <= drawn).all()  # of the links that are drawn anyway
+        full = bounded.sends(step) == 10
+        dropped = np.argwhere(drawn & ~kept)
+        assert all(full[pair].any() for pair in dropped)  # and only those of a client that is full
+
+
+def test_a_random_regular_graph_gives_every_client_k_others_at_every_step() -> None:
+    network = bind({"name": "random-regular", "k": 10}, 100)
+    for step in range(5):
+        assert (network.sends(step) == 10).all()
+        np.testing.assert_allclose(dense(network, step)[dense(network, step) > 0], 1 / 11)
+    assert (dense(network, 0) != dense(network, 1)).any()
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_a_group_averages_among_itself_and_the_others_keep_their_models(groups: int) -> None:
+    network = bind({"name": "random-group", "groups": groups}, 100)
+    check(network)  # symmetric, doubly stochastic, and connected over its window
+    ever = set()
+    for round_ in range(network.draws // groups):
+        members = [set(np.flatnonzero(network.sends(round_ * groups + step)).tolist()) for step in range(groups)]
+        assert [len(group) for group in members] == [10] * groups
+        assert len(set.union(*members)) == 10 * groups  # the groups of one round have no client in common
+        ever |= set.union(*members)
+        weights = dense(network, round_ * groups)
+        for client in range(100):
+            own = np.flatnonzero(weights[client])
+            assert set(own.tolist()) == (members[0] if client in members[0] else {client})
+            np.testing.assert_allclose(weights[client, own], 1 / len(own))
+    assert ever == set(range(100))
 
 
 # Sequences that average exactly.
@@ -351,6 +402,8 @@ def test_wrong_matrices_are_refused_with_the_reason(matrix: Any, stochastic: str
         ({"name": "grid", "rows": 3}, 10, "10 clients do not fill 3 rows; 1, 2, 5, 10 rows would do"),
         ({"name": "k-regular", "k": 3}, 5, "k = 2 would do"),
         ({"name": "k-regular", "k": 1}, 4, "fall into pairs"),
+        ({"name": "random-regular", "k": 3}, 5, "k = 2 would do"),
+        ({"name": "random-group", "groups": 4}, 30, "groups = 4 of members = 10 need 40 clients (got 30)"),
         ({"name": "k-regular", "k": 8}, 8, "set k to at most 7, or take 'full'"),
         ("random-pull", 10, "neighbours = 10, but each of 10 clients has only 9 others"),
         ("random-symmetric", 9, "set neighbours to at most 8"),

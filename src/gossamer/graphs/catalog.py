@@ -9,7 +9,14 @@ from scipy.sparse import issparse
 from gossamer.errors import GraphError
 from gossamer.graphs.circulant import Circulant, DoubleRing, Exponential, OnePeerExponential, Ring
 from gossamer.graphs.construction import import_networkx
-from gossamer.graphs.drawn_each_step import DirectedByLoss, DirectedRandom, RandomPull, RandomSymmetric
+from gossamer.graphs.drawn_each_step import (
+    DirectedByLoss,
+    DirectedRandom,
+    RandomGroup,
+    RandomPull,
+    RandomRegular,
+    RandomSymmetric,
+)
 from gossamer.graphs.drawn_once import ErdosRenyi, KRegular
 from gossamer.graphs.finite_time import BaseK
 from gossamer.graphs.given import EdgeList, Edges, Matrix
@@ -40,6 +47,8 @@ GRAPHS = Catalog(
         "k-regular": KRegular,
         "base-k": BaseK,
         "random-symmetric": RandomSymmetric,
+        "random-regular": RandomRegular,
+        "random-group": RandomGroup,
         "random-pull": RandomPull,
         "directed-random": DirectedRandom,
         "directed-by-loss": DirectedByLoss,

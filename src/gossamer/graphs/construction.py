@@ -91,3 +91,14 @@ def require_memory(name: str, clients: int, links: int) -> None:
             f"graph '{name}': {links:,} links between {clients:,} clients take about {size(needed)} of memory to "
             f"make, and {size(free)} are free; fewer neighbours or fewer clients would fit"
         )
+
+
+def require_regular(name: str, k: int, clients: int) -> None:
+    """Refuse a k for which no graph has k neighbours for each of the clients."""
+    require_clients(2, clients, name)
+    require_fewer_than_clients(name, "k", k, clients)
+    if clients * k % 2:
+        raise GraphError(
+            f"graph '{name}': {clients} clients with {k} neighbours each would make half a link; "
+            f"one of the two must be even (k = {k - 1 or k + 1} would do)"
+        )

@@ -20,8 +20,8 @@ from gossamer.errors import GraphError
 from gossamer.graphs.construction import (
     WeightsField,
     require_clients,
-    require_fewer_than_clients,
     require_memory,
+    require_regular,
     static_network,
     undirected_adjacency,
 )
@@ -62,27 +62,13 @@ class KRegular:
     k: Annotated[int, Field(ge=1, description="how many others each client talks to")] = 10
 
     def bind(self, clients: int, seed: int) -> Network:
-        require_clients(2, clients, "k-regular")
-        require_fewer_than_clients("k-regular", "k", self.k, clients)
-        if clients * self.k % 2:
-            raise GraphError(
-                f"graph 'k-regular': {clients} clients with {self.k} neighbours each would make half a link; "
-                f"one of the two must be even (k = {self.k - 1 or self.k + 1} would do)"
-            )
+        require_regular("k-regular", self.k, clients)
         if self.k == 1 and clients > 2:
             raise GraphError(f"graph 'k-regular': with k = 1, {clients} clients fall into pairs; k = 2 would connect")
 
         require_memory("k-regular", clients, clients * self.k)
-
-        def draw(key: int) -> csr_array:
-            if 2 * self.k < clients:
-                return random_regular(clients, self.k, key)
-            # Drawing many links at random without a clash takes long; drawing those left out is quick.
-            left_out = random_regular(clients, clients - 1 - self.k, key).toarray()
-            return csr_array(1 - np.eye(clients) - left_out)
-
         adjacency = _draw_connected(
-            draw,
+            lambda key: draw_regular(self.k, clients, key),
             seed,
             f"graph 'k-regular' with k = {self.k} on {clients} clients",
             "a larger k usually is",
@@ -163,6 +149,14 @@ def random_pairs(clients: int, p: float, key: int) -> csr_array:
     v -= v * (v - 1) // 2 > place  # of large numbers the root may be rounded to the next
     v += v * (v + 1) // 2 <= place
     return undirected_adjacency(clients, v, place - v * (v - 1) // 2)
+
+
+def draw_regular(k: int, clients: int, key: int) -> csr_array:
+    """The adjacency of a random graph in which each client has k neighbours."""
+    if 2 * k < clients:
+        return random_regular(clients, k, key)
+    # Drawing many links at random without a clash takes long; drawing those left out is quick.
+    return csr_array(1 - np.eye(clients) - random_regular(clients, clients - 1 - k, key).toarray())
 
 
 def _draw_connected(draw: Callable[[int], csr_array], seed: int, what: str, hint: str) -> csr_array:

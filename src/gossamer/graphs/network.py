@@ -18,7 +18,7 @@ from gossamer.errors import GraphError
 Losses = NDArray[np.float64]
 #: How far a sum that should be one may be off; rounding alone stays far below.
 TOLERANCE = 1e-12
-#: Steps of a randomly drawn graph that are checked before a run.
+#: Steps after which most randomly drawn graphs are connected.
 WINDOW = 10
 
 
@@ -58,6 +58,8 @@ class Network:
     sample: Callable[[int], NDArray[np.int64]] | None = field(default=None, repr=False)
     #: The matrix of a step on a graph whose clients choose their neighbours by training loss; None for other graphs.
     by_loss: Callable[[int, Losses], csr_array] | None = field(default=None, repr=False)
+    #: The first steps of a randomly drawn graph over which it is connected; these are checked before a run.
+    draws: int = field(default=WINDOW, repr=False)
     #: The layout of a picture: `(n,)` a circle, `(rows, columns)` a grid, `()` computed from the links.
     shape: tuple[int, ...] = field(default=(), repr=False)
 
@@ -118,9 +120,9 @@ class Network:
         """The number of messages that the server sends at `step`; zero without a server."""
         return 0 if self.sample is None else len(self.sample(step))
 
-    def window(self, draws: int = WINDOW) -> range:
+    def window(self, draws: int | None = None) -> range:
         """The steps that represent the graph: its period, or the first `draws` steps of a random one."""
-        return range(self.period or draws)
+        return range(self.period or draws or self.draws)
 
 
 def check(network: Network) -> None:
@@ -130,7 +132,9 @@ def check(network: Network) -> None:
     union = union_links(network)
     if not network.claims.connected or network.clients == 1:
         return
-    when = {1: "", None: f" over its first {WINDOW} steps"}.get(network.period, f" over its {network.period} steps")
+    when = {1: "", None: f" over its first {network.draws} steps"}.get(
+        network.period, f" over its {network.period} steps"
+    )
     for graph, complaint in (
         (union, "{} cannot reach client 0"),
         (union.T.tocsr(), "client 0 cannot reach {}"),
@@ -151,7 +155,7 @@ def links(matrix: csr_array) -> csr_array:
     return csr_array((np.ones(other.sum(), dtype=bool), (row[other], column[other])), shape=matrix.shape)
 
 
-def union_links(network: Network, draws: int = WINDOW) -> csr_array:
+def union_links(network: Network, draws: int | None = None) -> csr_array:
     """The links of all steps of the window together."""
     union = csr_array((network.clients, network.clients), dtype=bool)
     for step in network.window(draws):
