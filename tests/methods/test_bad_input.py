@@ -5,6 +5,8 @@ from collections.abc import Callable
 import pytest
 
 import command_line
+from gossamer import Experiment
+from gossamer.experiment import prepare
 
 #: The fixtures of `tests/commands`, for this module alone.
 place, gossamer, refused = command_line.place, command_line.gossamer, command_line.refused
@@ -26,15 +28,28 @@ def would_do(message: str) -> list[str]:
     return message.rpartition(": ")[2].strip(" .\n").replace("\n", " ").split(", ")
 
 
-@pytest.mark.parametrize("method", ["dfedadmm", "dfedadmm-sam", "d-scaffold", "g-ecl", "local-g-ecl", "k-gt"])
+@pytest.mark.parametrize("method", ["d-scaffold", "g-ecl", "local-g-ecl", "k-gt"])
 @pytest.mark.parametrize("graph", [DIRECTED, "exponential", "one-peer-exponential"])
 def test_duals_on_a_directed_graph(refused: Refused, settings: Settings, method: str, graph: str) -> None:
     says = (f"method '{method}'", "graph")
     found = would_do(refused("run", *settings(method=method, graph=graph), says=says))
     assert "dfedsgpsm" in found
-    assert "dfedadmm" not in found
+    assert "k-gt" not in found
     if graph == "exponential":
         refused("run", *settings(method=method, graph=graph), says=("undirected", "symmetric=true"))
+
+
+@pytest.mark.parametrize("method", ["dfedadmm", "dfedadmm-sam"])
+def test_dfedadmm_where_the_mean_is_not_kept(refused: Refused, settings: Settings, method: str) -> None:
+    says = (f"method '{method}'", "rows")
+    assert "dfedadmm" not in would_do(refused("run", *settings(method=method, graph=DIRECTED), says=says))
+
+
+def test_dfedadmm_runs_on_a_directed_graph_and_says_what_its_theory_asks_for() -> None:
+    """Table 2 of its paper has the exponential graph, which is doubly stochastic and directed."""
+    directed = Experiment(method="dfedadmm", graph="exponential", clients=8)
+    assert any("asks for an undirected graph" in note for note in prepare(directed).notes)
+    assert not prepare(directed.but(graph={"name": "exponential", "symmetric": True})).notes
 
 
 @pytest.mark.parametrize("method", ["ecl", "pdmm", "ecl-isvr"])

@@ -15,6 +15,11 @@ def incompatibility(method: Method, network: Network) -> str | None:
     return lacks[0] if lacks else None
 
 
+def unmet_assumptions(method: Method, network: Network) -> list[str]:
+    """What the theory of a method assumes and the graph does not have."""
+    return [lack.removeprefix("needs ") for need in traits_of(method).assumes if (lack := _need_lacks(need, network))]
+
+
 def _operator_lacks(operator: Operator, network: Network) -> str | None:
     claims, server = network.claims, network.has_server
     if operator == "server":

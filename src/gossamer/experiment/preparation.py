@@ -23,7 +23,7 @@ from gossamer.data import (
     summarise,
 )
 from gossamer.errors import ExperimentError
-from gossamer.experiment.compatibility import check_compatibility
+from gossamer.experiment.compatibility import check_compatibility, unmet_assumptions
 from gossamer.experiment.schema import Experiment
 from gossamer.graphs import make_network
 from gossamer.methods import Setting, bind, traits_of
@@ -41,7 +41,7 @@ class PreparedExperiment(NamedTuple):
     experiment: Experiment
     training: Training
     partition: PartitionSummary
-    #: What the user should know of the data before the first round.
+    #: What the user should know before the first round.
     notes: tuple[str, ...]
 
 
@@ -99,7 +99,13 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> PreparedExp
         metric=experiment.metric,
     )
     summary = summarise(client_rows, dataset.train.targets.cpu().numpy(), dataset.classes)
-    return PreparedExperiment(experiment, training, summary, tuple(data_notes(experiment, dataset, summary)))
+    notes = [
+        f"the theory of {type(method).__name__} asks for {assumption}, which '{network.name}' is not: its bounds say "
+        "nothing of this run"
+        for assumption in unmet_assumptions(method, network)
+    ]
+    notes += data_notes(experiment, dataset, summary)
+    return PreparedExperiment(experiment, training, summary, tuple(notes))
 
 
 def data_notes(experiment: Experiment, dataset: Dataset, summary: PartitionSummary) -> Iterator[str]:

@@ -172,6 +172,10 @@ class Traits:
             '`"undirected"`, `"doubly stochastic"`, `"static"`, `"everyone"`'
         ),
     ] = ()
+    assumes: Annotated[
+        tuple[Need, ...],
+        Field(description="what its theory assumes of a graph beyond `needs`; a run on another graph says so"),
+    ] = ()
     needs_equal_steps: Annotated[
         bool, Field(strict=True, description="every client must take the same number of local steps")
     ] = False

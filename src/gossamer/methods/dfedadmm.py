@@ -82,7 +82,8 @@ class DFedADMM(AlternatesDirections):
     family: ClassVar = "ADMM"
     paper: ClassVar = "Li et al. 2023, arXiv 2308.08290"
     sends: ClassVar[dict[str, Operator]] = {"x": "average"}
-    needs: ClassVar[tuple[Need, ...]] = ("undirected", "doubly stochastic")
+    needs: ClassVar[tuple[Need, ...]] = ("doubly stochastic",)
+    assumes: ClassVar[tuple[Need, ...]] = ("undirected",)
 
 
 @part
@@ -97,4 +98,5 @@ class DFedADMMSAM(AlternatesDirections):
     family: ClassVar = "ADMM"
     paper: ClassVar = "Li et al. 2023, arXiv 2308.08290"
     sends: ClassVar[dict[str, Operator]] = {"x": "average"}
-    needs: ClassVar[tuple[Need, ...]] = ("undirected", "doubly stochastic")
+    needs: ClassVar[tuple[Need, ...]] = ("doubly stochastic",)
+    assumes: ClassVar[tuple[Need, ...]] = ("undirected",)
