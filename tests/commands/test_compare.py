@@ -37,7 +37,7 @@ def test_variants_share_data_weights_and_batches(gossamer: Command, settings: Se
     assert table.loc["dfedavg", "last accuracy"] == pytest.approx(sum(last) / 2)
     assert table.loc["dfedavg", "last accuracy spread"] == pytest.approx(abs(last[0] - last[1]) / 2**0.5)
     assert (place / "c" / "curves.png").read_bytes().startswith(b"\x89PNG")
-    page = (place / "c" / "curves.html").read_text()
+    page = (place / "c" / "report.html").read_text()
     assert "dfedavgm" in page
     assert "<script src=" not in page  # it needs no network
     assert "2 seeds: mean ± standard deviation" in " ".join(answer.out.split())
@@ -186,7 +186,7 @@ lr = 0.05
 graph = ["ring", "full", "star"]
 """
 #: Files that hold times, or identifiers drawn anew.
-TIMED = ("timings.jsonl", "environment.json", "seconds.csv", "curves.html")
+TIMED = ("timings.jsonl", "environment.json", "seconds.csv", "report.html")
 
 
 def files(folder: Path) -> dict[Path, bytes]:

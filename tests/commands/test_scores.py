@@ -125,7 +125,7 @@ def test_bands_are_the_standard_deviation_over_the_seeds(gossamer: Command, sett
     values = pd.DataFrame([record.metrics["test_accuracy"] for record in records])
     assert found.high == pytest.approx((values.mean() + values.std(ddof=1)).to_list())
     assert found.low == pytest.approx((values.mean() - values.std(ddof=1)).to_list())
-    assert "one standard deviation over the seeds" in (place / "c" / "curves.html").read_text()
+    assert "one standard deviation over the seeds" in (place / "c" / "report.html").read_text()
     (consensus,) = (drawing for drawing in drawings({"0.1": records}) if drawing.panel.key == "consensus")
     assert min(consensus.curves["0.1"].low) > 0  # a logarithmic axis has no other place for them
 
@@ -136,7 +136,7 @@ def test_one_seed_has_no_spread(gossamer: Command, settings: Settings, place: Pa
     assert "±" not in answer.out
     assert "±" not in (place / "c" / "table.md").read_text()
     assert "spread" not in (place / "c" / "table.csv").read_text()
-    assert "standard deviation" not in (place / "c" / "curves.html").read_text().split("<script")[-1]
+    assert "standard deviation" not in (place / "c" / "report.html").read_text().split("</main>")[0]
 
 
 def test_a_curve_that_is_zero_gives_no_warning(gossamer: Command, settings: Settings) -> None:

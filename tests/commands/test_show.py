@@ -19,8 +19,8 @@ def test_one_run(gossamer: Command, settings: Settings, place: Path) -> None:
     assert "dfedsam(rho=0.05)" in answer.out
     assert "3/3" in answer.out
     assert "unfinished" not in answer.out
-    assert "r/curves.png, r/curves.html" in answer.out
-    assert (place / "r" / "curves.html").stat().st_size > 1000
+    assert "r/curves.png" in answer.out
+    assert (place / "r" / "curves.png").stat().st_size > 1000
 
 
 def test_several_runs(gossamer: Command, settings: Settings, place: Path) -> None:
@@ -28,10 +28,9 @@ def test_several_runs(gossamer: Command, settings: Settings, place: Path) -> Non
         gossamer("run", *settings(lr=lr), "--out", name, "-q")
     answer = gossamer("show", "a/run", "b/run", "c", "--out", "pictures/all")
     assert answer.code == 0
-    page = (place / "pictures" / "all" / "curves.html").read_text()
+    assert (place / "pictures" / "all" / "curves.png").exists()
     for name in ("a/run", "b/run", "c"):  # of the same name, told apart by their paths
         assert f" {name} " in answer.out
-        assert f'"name":"{name}"' in page.replace("\\u002f", "/")
     beside = gossamer("show", "a/run", "c")
     assert beside.code == 0
     assert (place / "curves.png").exists()

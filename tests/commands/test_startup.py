@@ -18,7 +18,7 @@ Command = Callable[..., Any]
 Settings = Callable[..., list[str]]
 
 #: Packages that take from a tenth of a second to two seconds, and that a first round needs nothing of.
-HEAVY = {"matplotlib", "networkx", "plotly", "sympy", "tensorboard", "torch._dynamo", "torch._inductor"}
+HEAVY = {"matplotlib", "networkx", "sympy", "tensorboard", "torch._dynamo", "torch._inductor"}
 
 
 def as_users_have_it() -> dict[str, str]:

@@ -41,7 +41,7 @@ def draw(network: Network, path: str | Path) -> Path:
     title, note = _title(network, summarise(network), len(steps))
     figure.suptitle(title, fontsize=17, fontweight="bold", color=INK)
     figure.supxlabel(note, fontsize=11, color=INK, alpha=0.75)
-    places = _places(network)
+    places = layout(network)
     for step in steps:
         axes = figure.add_subplot(1, len(steps), step + 1)
         axes.set_aspect("equal")
@@ -76,7 +76,7 @@ def _title(network: Network, summary: GraphSummary, panels: int) -> tuple[str, s
     return f"{network.name} · {counted(network.clients, 'client')}", " · ".join(facts)
 
 
-def _places(network: Network) -> Array:
+def layout(network: Network) -> Array:
     """The position of each client."""
     n = network.clients
     if len(network.shape) == 2:

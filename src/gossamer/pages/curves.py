@@ -1,8 +1,8 @@
-"""The curves of one or more runs, side by side: a picture for papers and an interactive page."""
+"""The curves of one or more runs, side by side, as a picture."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -12,8 +12,8 @@ from gossamer.runs.record import RunRecord, score_of
 
 #: A palette that colour-blind readers and grey print can tell apart (Okabe and Ito).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-#: Line styles, by matplotlib's and by plotly's name: the next one is used when all colours have been.
-DASHES = (("-", "solid"), ("--", "dash"), (":", "dot"), ("-.", "dashdot"))
+#: Line styles: the next one is used when all colours have been.
+DASHES = ("-", "--", ":", "-.")
 
 
 class Panel(NamedTuple):
@@ -127,7 +127,7 @@ def draw_png(runs: Mapping[str, Sequence[RunRecord]], path: Path, title: str) ->
                 continue
             colour = COLOURS[number % len(COLOURS)]
             marker = "o" if len(line.rounds) == 1 else None
-            dash = DASHES[number // len(COLOURS) % len(DASHES)][0]
+            dash = DASHES[number // len(COLOURS) % len(DASHES)]
             axes.plot(line.rounds, line.mean, dash, color=colour, linewidth=1.8, label=label, marker=marker)
             if len(records) > 1:
                 axes.fill_between(line.rounds, line.low, line.high, color=colour, alpha=0.15, linewidth=0)
@@ -151,55 +151,10 @@ def draw_png(runs: Mapping[str, Sequence[RunRecord]], path: Path, title: str) ->
     replace_file(path, lambda aside: figure.savefig(aside, dpi=130, format="png"))
 
 
-def draw_html(runs: Mapping[str, Sequence[RunRecord]], path: Path, title: str) -> None:
-    """The curves as a page that needs no network: hover for values, click a name to hide it."""
-    import plotly.graph_objects as go
-    from plotly.subplots import make_subplots
-
-    drawn, across, down, last = layout(runs)
-    figure = make_subplots(rows=down, cols=across, subplot_titles=[drawing.panel.title for drawing in drawn])
-    for place, (panel, curves, bottom) in enumerate(drawn):
-        row, column = divmod(place, across)
-        where: dict[str, Any] = {"row": row + 1, "col": column + 1}
-        for number, (label, records) in enumerate(runs.items()):
-            if (line := curves.get(label)) is None:
-                continue
-            colour = COLOURS[number % len(COLOURS)]
-            common = {"legendgroup": label, "name": label}
-            if len(records) > 1:
-                band = [*line.high, *reversed(line.low)]
-                figure.add_trace(
-                    go.Scatter(
-                        x=[*line.rounds, *reversed(line.rounds)], y=band, fill="toself", fillcolor=colour,
-                        opacity=0.15, line={"width": 0}, hoverinfo="skip", showlegend=False, **common,
-                    ), **where,
-                )  # fmt: skip
-            figure.add_trace(
-                go.Scatter(
-                    x=line.rounds, y=line.mean, mode="lines+markers" if len(line.rounds) < 30 else "lines",
-                    line={"color": colour, "width": 2, "dash": DASHES[number // len(COLOURS) % len(DASHES)][1]},
-                    marker={"size": 5}, showlegend=place == 0,
-                    hovertemplate="%{y:.4g}" + (" %" if panel.percent else ""), **common,
-                ), **where,
-            )  # fmt: skip
-        figure.update_xaxes(title_text="round", range=[0, last * 1.02], **where)
-        if bottom is not None:
-            figure.update_yaxes(type="log", exponentformat="power", **where)
-        if panel.percent:
-            figure.update_yaxes(ticksuffix=" %", **where)
-    figure.update_layout(
-        title={"text": title, "subtitle": {"text": band_words(runs)}},
-        template="plotly_white", height=380 * down + 120, hovermode="x unified",
-        legend={"orientation": "h", "y": -0.12}, font={"family": "system-ui, sans-serif"},
-    )  # fmt: skip
-    replace_file(path, lambda aside: figure.write_html(aside, include_plotlyjs=True))
-
-
-def draw_curves(runs: Mapping[str, Sequence[RunRecord]], folder: Path, title: str) -> tuple[Path, Path]:
-    """The picture and the page, as `curves.png` and `curves.html` in a folder."""
+def draw_curves(runs: Mapping[str, Sequence[RunRecord]], folder: Path, title: str) -> Path:
+    """The picture, as `curves.png` in a folder."""
     if not drawings(runs):
         raise RunFolderError("no round has been measured yet: there is nothing to draw")
-    png, html = folder / "curves.png", folder / "curves.html"
+    png = folder / "curves.png"
     draw_png(runs, png, title)
-    draw_html(runs, html, title)
-    return png, html
+    return png

@@ -24,6 +24,8 @@ class RunRecord:
     timings: "pd.DataFrame"
     #: Why it ended before its last round, if it did.
     stopped: str | None = None
+    #: The run folder; None for a run without one.
+    folder: Path | None = None
 
     @property
     def rounds(self) -> int:
@@ -84,7 +86,7 @@ def read_run(path: Path, label: str | None = None) -> RunRecord:
         stopped = str(ending)
     elif not folder.finished:
         stopped = f"unfinished: {folder.how_to_go_on} goes on with it"
-    return RunRecord(label or path.name, experiment, metrics, pd.DataFrame(read_lines(folder.timings)), stopped)
+    return RunRecord(label or path.name, experiment, metrics, pd.DataFrame(read_lines(folder.timings)), stopped, path)
 
 
 def read_clients(path: Path) -> "pd.DataFrame":

@@ -61,6 +61,6 @@ def say_curves(runs: Mapping[str, Sequence[RunRecord]], folder: Path, title: str
     from gossamer.pages.curves import draw_curves, drawings
 
     if drawings(runs):
-        also = (*draw_curves(runs, folder, title), *also)
+        also = (draw_curves(runs, folder, title), *also)
     if also:
         say_where(*also)

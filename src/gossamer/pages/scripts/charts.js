@@ -1,0 +1,230 @@
+// Curves: one chart for each metric, all variants in it, against the same axis. uPlot gives axes, scales and zoom.
+
+import { colour, element } from "./dom.js";
+import { amount, duration, extent, meanAndSpread, plain } from "./numbers.js";
+
+/* global uPlot */
+
+const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3]];
+export const COLOURS = 7;
+const HEIGHT = 250;
+
+/** The colour and dashes of a variant: colours first, then the same colours dashed. */
+export function lineStyle(index) {
+  return { colour: colour(`c${index % COLOURS}`), dash: DASHES[Math.floor(index / COLOURS) % DASHES.length] };
+}
+
+/** A sample of a variant's line, for a legend. */
+export function lineSample(index) {
+  const dash = DASHES[Math.floor(index / COLOURS) % DASHES.length].join(" ");
+  const sample = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  sample.setAttribute("width", "26");
+  sample.setAttribute("height", "10");
+  const line = document.createElementNS("http://www.w3.org/2000/svg", "path");
+  line.setAttribute("d", "M0 5H26");
+  line.setAttribute("style", `stroke: var(--c${index % COLOURS}); stroke-width: 2.5; stroke-dasharray: ${dash || "none"}`);
+  sample.append(line);
+  return sample;
+}
+
+/** The curve of a variant: mean and band over its runs, against an axis; null if no run measured the metric. */
+export function curve(runs, metric, axis) {
+  const measured = runs.filter((run) => run.y[metric]?.some((value) => value !== null));
+  if (!measured.length) return null;
+  const { mean, spread } = meanAndSpread(measured.map((run) => run.y[metric]));
+  const x = axis === null ? null : meanAndSpread(measured.map((run) => run.x[axis])).mean;
+  return { x, mean, spread };
+}
+
+/** How a value of a metric or of an axis is written. */
+export function written(kind, value) {
+  if (kind === "percent") return value === null ? "–" : `${plain(100 * value, Math.abs(value) >= 0.1 ? 3 : 2)} %`;
+  if (kind === "bytes") return amount(value, "B");
+  if (kind === "count") return amount(value);
+  if (kind === "seconds") return duration(value);
+  return plain(value);
+}
+
+/** One chart. `variants` are [{label, runs}], `rounds` the rounds of all columns. */
+export class Chart {
+  constructor(place, metric, rounds, variants) {
+    Object.assign(this, { place, metric, rounds, variants, shown: variants.map(() => true), axis: null, lines: [] });
+    this.tip = element("div", { class: "tip", hidden: true });
+    place.append(this.tip);
+  }
+
+  /** The lines against an axis: {key, title, kind}; round is the axis of all. */
+  against(axis) {
+    this.axis = axis;
+    this.lines = this.variants.map(({ runs }) => {
+      const found = curve(runs, this.metric.key, axis.key === "round" ? null : axis.key);
+      if (found === null) return null;
+      return { ...found, x: found.x ?? this.rounds };
+    });
+    this.draw();
+  }
+
+  /** Other columns of the same variants: a run that goes on. */
+  update(rounds, variants) {
+    Object.assign(this, { rounds, variants });
+    while (this.shown.length < variants.length) this.shown.push(true);
+    this.against(this.axis);
+  }
+
+  show(shown) {
+    this.shown = shown;
+    this.draw();
+  }
+
+  visible() {
+    return this.lines.flatMap((line, index) => (line && this.shown[index] ? [[index, line]] : []));
+  }
+
+  ranges() {
+    const lines = this.visible().map(([, line]) => line);
+    const log = this.metric.log && lines.some((line) => line.mean.some((value) => value > 0));
+    const [left, right] = extent(lines.map((line) => line.x.filter((_, i) => line.mean[i] !== null)));
+    let [low, high] = extent(lines.map((line) => line.mean), log ? (value) => value > 0 : undefined);
+    if (log) return { log, x: [left, right], y: [low / 1.6, high * 1.6] };
+    for (const line of lines) {
+      line.mean.forEach((mean, i) => {
+        if (mean === null || line.spread[i] === null) return;
+        low = Math.min(low, mean - line.spread[i]);
+        high = Math.max(high, mean + line.spread[i]);
+      });
+    }
+    if (this.metric.kind === "percent") [low, high] = [Math.max(low, Math.min(0, low)), Math.min(high, Math.max(1, high))];
+    const room = (high - low) * 0.06 || Math.abs(high) * 0.06 || 1;
+    const top = this.metric.kind === "percent" && high <= 1 ? Math.min(1, high + room) : high + room;
+    return { log, x: [left, right], y: [low >= 0 && low - room < 0 ? 0 : low - room, top] };
+  }
+
+  draw(width = this.place.clientWidth) {
+    this.plot?.destroy();
+    if (!width || !this.axis) return;
+    const { log, x, y } = this.ranges();
+    const [soft, rule] = [colour("soft"), colour("rule")];
+    const font = "12px system-ui, sans-serif";
+    const common = { stroke: soft, font, grid: { stroke: rule, width: 1 }, ticks: { show: false } };
+    const [from, to] = x[0] === x[1] ? [x[0] - 1, x[1] + 1] : x;
+    const options = {
+      width, height: HEIGHT, legend: { show: false },
+      cursor: { y: false, points: { show: false }, drag: { x: true, y: false } },
+      scales: {
+        x: { time: false, range: (_, low, high) => (this.zoomed ? [low, high] : [from, to]) },
+        y: { distr: log ? 3 : 1, range: () => y },
+      },
+      axes: [
+        { ...common, grid: { show: false }, size: 30, gap: 6, space: 64,
+          values: (_, ticks) => ticks.map((tick) => (this.axis.key === "round" && tick % 1 ? "" : written(this.axis.kind, tick))) },
+        { ...common, size: 58, gap: 6, space: 34,
+          values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : written(this.metric.kind, tick))) },
+      ],
+      series: [{}, { show: false }],
+      hooks: {
+        draw: [(plot) => this.paint(plot)], setCursor: [(plot) => this.point(plot)],
+        setSelect: [() => { this.zoomed = true; }],
+      },
+    };
+    this.zoomed = false;
+    this.plot = new uPlot(options, [[from, to], [y[0], y[1]]], this.place);
+    this.plot.over.addEventListener("dblclick", () => { this.zoomed = false; });
+    this.plot.over.addEventListener("mouseleave", () => { this.tip.hidden = true; });
+  }
+
+  paint(plot) {
+    const { ctx, bbox } = plot;
+    const ratio = devicePixelRatio || 1;
+    const [, bottom] = [0, plot.scales.y.min];
+    const at = (line, i, value) => [
+      plot.valToPos(line.x[i], "x", true), plot.valToPos(plot.scales.y.distr === 3 ? Math.max(value, bottom) : value, "y", true),
+    ];
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+    ctx.clip();
+    for (const [index, line] of this.visible()) {
+      const style = lineStyle(index);
+      const known = line.mean.flatMap((value, i) => (value !== null && line.x[i] !== null ? [i] : []));
+      const banded = known.filter((i) => line.spread[i] !== null);
+      ctx.fillStyle = ctx.strokeStyle = style.colour;
+      if (banded.length > 1) {
+        ctx.globalAlpha = 0.14;
+        ctx.beginPath();
+        for (const i of banded) ctx.lineTo(...at(line, i, line.mean[i] + line.spread[i]));
+        for (const i of banded.toReversed()) ctx.lineTo(...at(line, i, line.mean[i] - line.spread[i]));
+        ctx.fill();
+        ctx.globalAlpha = 1;
+      }
+      ctx.lineWidth = 1.8 * ratio;
+      ctx.lineJoin = "round";
+      ctx.setLineDash(style.dash.map((length) => length * ratio));
+      ctx.beginPath();
+      for (const i of known) ctx.lineTo(...at(line, i, line.mean[i]));
+      ctx.stroke();
+      if (known.length === 1) {
+        ctx.beginPath();
+        ctx.arc(...at(line, known[0], line.mean[known[0]]), 3.5 * ratio, 0, 2 * Math.PI);
+        ctx.fill();
+      }
+    }
+    ctx.restore();
+  }
+
+  /** Name the curve that is nearest to the pointer. */
+  point(plot) {
+    const { left, top } = plot.cursor;
+    let found = null;
+    if (left >= 0 && top >= 0) {
+      for (const [index, line] of this.visible()) {
+        line.mean.forEach((value, i) => {
+          if (value === null || line.x[i] === null) return;
+          const [dx, dy] = [plot.valToPos(line.x[i], "x") - left, plot.valToPos(value, "y") - top];
+          const far = dx * dx + dy * dy;
+          if (far < 1600 && (found === null || far < found.far)) found = { far, index, line, i, value };
+        });
+      }
+    }
+    this.tip.hidden = found === null;
+    if (found === null) return;
+    const { index, line, i, value } = found;
+    const band = line.spread[i] === null ? "" : ` ± ${written(this.metric.kind, line.spread[i])}`;
+    const where = `${this.axis.title} ${written(this.axis.kind, line.x[i])}`;
+    this.tip.replaceChildren(
+      element("b", {}, this.variants[index].label), element("br"),
+      `${written(this.metric.kind, value).replace(band ? " %" : "", "")}${band}`, element("br"), where,
+    );
+    const right = left > plot.over.clientWidth / 2;
+    this.tip.style.top = `${plot.over.offsetTop + top + 14}px`;
+    this.tip.style.left = right ? "" : `${plot.over.offsetLeft + left + 14}px`;
+    this.tip.style.right = right ? `${this.place.clientWidth - plot.over.offsetLeft - left + 14}px` : "";
+  }
+}
+
+/** Buttons that show and hide variants; with many of them, two more for all and none. */
+export function legend(labels, changed) {
+  const shown = labels.map(() => true);
+  const buttons = labels.map((label, index) => {
+    const button = element("button", { type: "button", "aria-pressed": "true" }, lineSample(index), label);
+    button.addEventListener("click", () => set(index, !shown[index]));
+    return button;
+  });
+  const mark = () => buttons.forEach((button, index) => button.setAttribute("aria-pressed", String(shown[index])));
+  const set = (index, value) => {
+    shown[index] = value;
+    mark();
+    changed([...shown]);
+  };
+  const all = (value) => {
+    shown.fill(value);
+    mark();
+    changed([...shown]);
+  };
+  const place = element("div", { class: "legend", role: "group", "aria-label": "Variants" }, ...buttons);
+  if (labels.length > 7) {
+    for (const [text, value] of [["all", true], ["none", false]]) {
+      place.append(element("button", { type: "button", class: "every", onclick: () => all(value) }, text));
+    }
+  }
+  return place;
+}
