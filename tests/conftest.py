@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 from gossamer.system.torch_private import defer_compiler_import
 
@@ -16,6 +17,11 @@ os.environ.setdefault("GOSSAMER_WORKERS", "1")  # tests that want more say so
 # Started in the background, this process would not hear Ctrl-C, nor would those it starts; some tests press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 defer_compiler_import()  # as the command does
+
+# The same examples in every run, so that a red test means a change; `--hypothesis-profile=explore` draws new ones.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("explore", deadline=None)
+settings.load_profile("repeatable")
 
 #: Files and folders of tests that start processes, compile steps or train for long; so do all that use `spawn`.
 SLOW = (
