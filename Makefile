@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run help test quick lint bench which-method docs clean
+.PHONY: run help test quick lint bench which-method reproduction docs clean
 
 run: $(READY)  ## Compare five methods on a ring of 16 clients (the default).
 	$(BIN)/gossamer compare
@@ -33,6 +33,9 @@ which-method: $(READY)  ## Write the tables of docs/which-method.md: every metho
 	$(BIN)/gossamer compare experiments/which-method-mnist.toml --out runs/which-method-mnist
 	cp runs/which-method-digits/table.md docs/tables/which-method-digits.md
 	cp runs/which-method-mnist/table.md docs/tables/which-method-mnist.md
+
+reproduction: $(READY)  ## Write the tables of docs/reproduction.md anew from results/.
+	$(BIN)/python -m gossamer.pages.reproduction results docs/reproduction.md
 
 docs: $(READY)  ## Write the pages that are generated from the code.
 	$(BIN)/python -m gossamer.pages.manual docs

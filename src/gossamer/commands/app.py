@@ -15,6 +15,7 @@ from gossamer.commands.network import network
 from gossamer.commands.partition import partition
 from gossamer.commands.peer import peer
 from gossamer.commands.report import report
+from gossamer.commands.reproduce import reproduce
 from gossamer.commands.run import resume, run
 from gossamer.commands.show import show
 from gossamer.commands.theory import theory
@@ -79,7 +80,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
-    run, resume, compare, show, report, graph, partition, theory, bench, methods, graphs, datasets, models, peer,
+    run, resume, compare, reproduce, show, report, graph, partition, theory, bench, methods, graphs, datasets,
+    models, peer,
 ):  # fmt: skip
     app.command()(command)
 

@@ -65,7 +65,7 @@ def compare(
             left.append(run)
             continue
         try:
-            found[run.label].runs[run.experiment.seed] = _run_once(run, observe, options)
+            found[run.label].runs[run.experiment.seed] = run_once(run, observe, options)
         except Interrupted as stop:  # the whole comparison is resumed, not this run
             raise Interrupted(stop.round, folder) from None
     partitioned = any(each.training.dataset.clients is None for each in prepared)
@@ -142,7 +142,7 @@ def has_ended(run: StudyRun, options: Options) -> bool:
     return folder.finished or diverged
 
 
-def _run_once(run: StudyRun, observe: Callable[[StudyRun], Sequence[Observer]], options: Options) -> RunRecord:
+def run_once(run: StudyRun, observe: Callable[[StudyRun], Sequence[Observer]], options: Options) -> RunRecord:
     """Run a run, or go on with it, unless it has ended."""
     try:
         if run.folder is None:

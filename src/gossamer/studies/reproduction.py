@@ -1,0 +1,300 @@
+"""The tables and figures of papers as studies, with the papers' numbers and conclusions beside our runs.
+
+A file of `papers/` is a study (see `Study`) with a table `[paper]`: the source, the numbers of the paper by cell, and
+its conclusions, each as a comparison of cells that can be checked. A cell is a variant of the study with its label.
+"""
+
+import csv
+import json
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Unpack
+
+from gossamer.errors import ExperimentError, RunFolderError, did_you_mean
+from gossamer.experiment import experiment_from, read_toml
+from gossamer.runs.files import make_folder, write_text
+from gossamer.runs.folder import ENVIRONMENT, EXPERIMENT
+from gossamer.runs.record import RunRecord, read_run
+from gossamer.simulation import Interrupted, Observer, Options
+from gossamer.studies.execution import has_ended, plan, run_once
+from gossamer.studies.results import Estimate, StudyRun, VariantResult
+from gossamer.studies.study import Study
+from gossamer.studies.targets import Target
+from gossamer.studies.variants import slug
+
+#: The files of all papers, inside the package.
+PAPERS = Path(__file__).with_name("papers")
+#: The metrics of a stored run.
+STORED = "metrics.csv"
+KEPT = (
+    "round", "local_loss", "test_loss", "test_accuracy", "client_accuracy_mean", "consensus",
+    "bytes_total", "messages_total", "gradients_total",
+)  # fmt: skip
+#: Keys of a quick run, in place of the file's: a few clients with a small model, on data that need no download.
+QUICK: dict[str, Any] = {
+    "clients": 60, "rounds": 2, "dataset": "digits", "model": "softmax", "batch_size": 32,
+    "local_epochs": None, "local_steps": 1, "evaluate": {"every": 1, "clients": 1, "training": 0},
+}  # fmt: skip
+
+Verdict = Literal["holds", "does not hold", "cannot be told"]
+
+
+class PaperNumbers(NamedTuple):
+    """What a paper says of a cell."""
+
+    #: Accuracy in percent, the best over the rounds.
+    best: float | None = None
+    #: The round in which each accuracy (in percent, as text) was reached; None: not in the paper's rounds.
+    rounds: Mapping[str, int | None] = {}
+    #: Traffic of all rounds in GiB.
+    traffic: float | None = None
+
+
+class Conclusion(NamedTuple):
+    """A sentence of a paper as a comparison: `cell` is better than each of `than`, in `measure`."""
+
+    says: str
+    cell: str
+    than: tuple[str, ...]
+    #: "best" accuracy, or the fewest rounds to an accuracy in percent, such as "97".
+    measure: str = "best"
+
+
+class Judgement(NamedTuple):
+    """Whether a conclusion holds for our runs, with the reason."""
+
+    verdict: Verdict
+    why: str
+
+
+@dataclass(frozen=True)
+class PaperStudy:
+    """A table or a figure of a paper: the study that repeats it, and what the paper has."""
+
+    name: str
+    study: Study
+    source: str
+    shows: str
+    #: The accuracy that the paper reports: of the averaged model, or the mean of the clients' own models.
+    metric: str
+    numbers: Mapping[str, PaperNumbers]
+    conclusions: tuple[Conclusion, ...]
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """The cells of the table."""
+        return [cell.label for cell in self.study.cells]
+
+    @property
+    def targets(self) -> list[str]:
+        """The accuracies in percent to which rounds are counted."""
+        return sorted({target for numbers in self.numbers.values() for target in numbers.rounds}, key=float)
+
+    def chosen(self, cells: Sequence[str], seeds: int | None, quick: bool) -> Study:
+        """The study of some cells, named by their labels or any part of them; a quick one on digits with few rounds."""
+
+        def named(text: str) -> set[str]:
+            return {text} if text in self.labels else {label for label in self.labels if text.lower() in label.lower()}
+
+        wanted = set().union(*map(named, cells)) if cells else set(self.labels)
+        kept = [cell for cell in self.study.cells if cell.label in wanted]
+        if unknown := [text for text in cells if not named(text)]:
+            raise ExperimentError(f"cells: '{unknown[0]}' is in no label: {did_you_mean(unknown[0], self.labels)}")
+        experiment, variants = self.study.experiment, [{"label": c.label, **c.changes} for c in kept]
+        if quick:
+            experiment = experiment.but(QUICK)
+            variants = [{k: v for k, v in t.items() if k.split(".")[0] not in QUICK} for t in variants]
+        return Study(experiment, variants=variants, seeds=seeds or (1 if quick else self.study.seeds))
+
+    def judge(self, conclusion: Conclusion, runs: Mapping[str, VariantResult]) -> Judgement:
+        """Whether a conclusion holds: in every pair the difference over common seeds exceeds its standard error."""
+        if missing := [label for label in (conclusion.cell, *conclusion.than) if label not in runs]:
+            return Judgement("cannot be told", f"not run: {', '.join(missing)}")
+        pairs = [self._difference(runs[conclusion.cell], runs[other], conclusion.measure) for other in conclusion.than]
+        if reasons := [reason for reason in pairs if isinstance(reason, str)]:
+            return Judgement("cannot be told", reasons[0])
+        known = [pair for pair in pairs if isinstance(pair, Estimate)]
+        told = ", ".join(f"{pair.mean:+.2f}" for pair in known)
+        unit = "points" if conclusion.measure == "best" else "rounds fewer"
+        if any(pair.spread is None for pair in known):
+            way = "for it" if all(pair.mean > 0 for pair in known) else "against it"
+            return Judgement("cannot be told", f"one seed, which speaks {way}: {told} {unit}")
+        errors = [pair.mean / (pair.spread or math.inf) for pair in known]
+        if all(pair.mean > 0 and (not pair.spread or error > 1) for pair, error in zip(known, errors, strict=True)):
+            return Judgement("holds", f"{told} {unit}")
+        if any(pair.mean < 0 and (not pair.spread or error < -1) for pair, error in zip(known, errors, strict=True)):
+            return Judgement("does not hold", f"{told} {unit}")
+        return Judgement("cannot be told", f"within the standard error: {told} {unit}")
+
+    def _difference(self, one: VariantResult, other: VariantResult, measure: str) -> Estimate | str:
+        """The advantage of one variant over another with its standard error as `spread`; a reason if there is none."""
+        seeds = [seed for seed in one.runs if seed in other.runs]
+        if not seeds:
+            return f"no seed in common: {one.label}, {other.label}"
+        found = []
+        for seed in seeds:
+            mine, theirs = one.runs[seed], other.runs[seed]
+            if measure == "best":
+                if mine.rounds != theirs.rounds:
+                    return f"{one.label} was run to round {mine.rounds}, {other.label} to {theirs.rounds}"
+                found.append(100 * (mine.best(self.metric) - theirs.best(self.metric)))
+            else:
+                rounds = [reached_in(run, self.metric, measure) for run in (mine, theirs)]
+                if None in rounds:
+                    if rounds[0] is not None and theirs.rounds >= rounds[0]:
+                        rounds[1] = theirs.rounds + 1  # at least
+                    elif rounds[1] is not None and mine.rounds >= rounds[1]:
+                        rounds[0] = mine.rounds + 1
+                    else:
+                        return f"{measure} % was not reached"
+                found.append(float((rounds[1] or 0) - (rounds[0] or 0)))
+        mean, spread = Estimate.of(found)
+        return Estimate(mean, None if spread is None else spread / math.sqrt(len(found)))
+
+
+def reached_in(run: RunRecord, metric: str, percent: str) -> int | None:
+    """The first measured round with this accuracy."""
+    target = Target(metric, float(percent) / 100)
+    lines = zip(run.metrics["round"], run.metrics.get(metric, ()), strict=False)
+    return next((int(round) for round, value in lines if target.met_by(value)), None)
+
+
+def folder_of(label: str, seed: int | str) -> str:
+    """The name of a run's folder."""
+    return f"{slug(label)}-seed{seed}"
+
+
+def names() -> list[str]:
+    """The names of all files."""
+    return sorted(path.stem for path in PAPERS.glob("*.toml"))
+
+
+def load_paper(name: str) -> PaperStudy:
+    """The table or figure of this name."""
+    if name not in names():
+        raise ExperimentError(f"unknown table or figure '{name}': {did_you_mean(name, names())}")
+    values = read_toml(PAPERS / f"{name}.toml")
+    paper, seeds = values.pop("paper"), values.pop("seeds", 1)
+    variants, sweep = values.pop("variant", ()), values.pop("sweep", {})
+    study = Study(experiment_from(values, {}, PAPERS / f"{name}.toml"), sweep, variants, seeds)
+    numbers = {}
+    for label, cell in paper.get("cells", {}).items():
+        rounds = {percent: None if isinstance(v, str) else v for percent, v in cell.pop("rounds", {}).items()}
+        numbers[label] = PaperNumbers(rounds=rounds, **cell)
+    conclusions = tuple(Conclusion(**{**c, "than": tuple(c["than"])}) for c in paper.get("conclusions", ()))
+    made = PaperStudy(
+        name, study, paper["source"], paper["shows"], paper.get("metric", "test_accuracy"), numbers, conclusions
+    )
+    named = [*numbers, *(label for c in conclusions for label in (c.cell, *c.than))]
+    if unknown := [label for label in named if label not in made.labels]:
+        raise ExperimentError(f"{name}: '{unknown[0]}' is no cell: {did_you_mean(unknown[0], made.labels)}")
+    return made
+
+
+def reproduce(
+    study: Study,
+    out: Path,
+    *,
+    budget: float | None = None,
+    observe: Callable[[StudyRun], Sequence[Observer]] = lambda run: (),
+    **options: Unpack[Options],
+) -> list[StudyRun]:
+    """Run what is not yet run of a study, each run in a folder of its own below `out`; the runs that are left.
+
+    With a `budget` in minutes, the run that is under way then ends after its round, to be resumed in the next sitting.
+    """
+    started = time.monotonic()
+    runs = [run._replace(folder=out / folder_of(run.label, run.experiment.seed)) for run in plan(study)]
+    options["keep_vectors"] = False
+
+    def over() -> bool:
+        return budget is not None and time.monotonic() - started >= 60 * budget
+
+    with _deadline(budget):
+        for run in runs:
+            if over():
+                break
+            try:
+                run_once(run, observe, options)
+            except Interrupted:
+                if not over():
+                    raise
+    return [run for run in runs if not has_ended(run, options)]
+
+
+class _deadline:
+    """Sends this process SIGTERM after so many minutes: a run ends after its round; between runs nothing happens."""
+
+    def __init__(self, minutes: float | None) -> None:
+        self._minutes = minutes
+
+    def __enter__(self) -> None:
+        if self._minutes is None or threading.current_thread() is not threading.main_thread():
+            self._timer = None
+            return
+        self._before = signal.signal(signal.SIGTERM, lambda *_: None)
+        self._timer = threading.Timer(60 * self._minutes, os.kill, (os.getpid(), signal.SIGTERM))
+        self._timer.daemon = True
+        self._timer.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            signal.signal(signal.SIGTERM, self._before)
+
+
+def read_folders(paper: PaperStudy, folder: Path) -> dict[str, VariantResult]:
+    """The runs of a paper's cells in a folder, of run folders or of stored results, by cell."""
+    found: dict[str, VariantResult] = {}
+    for cell in paper.study.cells:
+        runs = {}
+        for path in sorted(folder.glob(folder_of(cell.label, "*"))):
+            if (path / EXPERIMENT).exists():
+                record = read_stored(path, cell.label) if (path / STORED).exists() else read_run(path, cell.label)
+                if len(record.metrics):
+                    runs[int(path.name.rpartition("-seed")[2])] = record
+        if runs:
+            found[cell.label] = VariantResult(cell.label, cell.values, runs)
+    return found
+
+
+def store(run: Path, target: Path) -> None:
+    """Keep the numbers of a run without its models: its experiment, versions and commit, and metrics."""
+    record = read_run(run)
+    make_folder(target)
+    write_text(target / EXPERIMENT, (run / EXPERIMENT).read_text(encoding="utf-8"))
+    about = json.loads((run / ENVIRONMENT).read_text(encoding="utf-8"))
+    kept = {key: about[key] for key in ("python", "packages", "commit") if key in about}
+    kept["workers"] = about.get("engine", {}).get("workers")
+    write_text(target / ENVIRONMENT, json.dumps(kept, indent=2) + "\n")
+    keys = [key for key in KEPT if key in record.metrics]
+    lines = [",".join(keys)]
+    for row in record.metrics[keys].to_dict("records"):
+        lines.append(",".join("" if math.isnan(row[key]) else f"{row[key]:.10g}" for key in keys))
+    write_text(target / STORED, "\n".join(lines) + "\n")
+
+
+def store_all(paper: PaperStudy, folder: Path, results: Path) -> None:
+    """Keep the numbers of all runs of a paper's cells that are in a folder."""
+    for label, found in read_folders(paper, folder).items():
+        for seed in found.runs:
+            store(folder / folder_of(label, seed), results / paper.name / folder_of(label, seed))
+
+
+def read_stored(path: Path, label: str) -> RunRecord:
+    """The record of a stored run."""
+    import pandas as pd
+
+    try:
+        with (path / STORED).open(encoding="utf-8", newline="") as file:
+            rows = [{key: float(value) for key, value in row.items() if value} for row in csv.DictReader(file)]
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"{path / STORED}: cannot be read: {error}") from None
+    return RunRecord(label, read_toml(path / EXPERIMENT), pd.DataFrame(rows), pd.DataFrame(), None)
