@@ -37,6 +37,12 @@ def test_parameter_counts(spec: Any, shape: tuple[int, ...], classes: int, count
     assert model(model.initial, torch.zeros(2, *shape)).shape == (2, classes)
 
 
+@pytest.mark.parametrize(("init", "deviation"), [("xavier", (2 / 984) ** 0.5), ("kaiming", (2 / 784) ** 0.5)])
+def test_initial_weights_of_the_papers(init: str, deviation: float) -> None:
+    first = next(make_module(MODELS.build({"name": "mnist-2nn", "init": init}), GREY, 10).parameters())
+    assert float(first.detach().std()) == pytest.approx(deviation, rel=0.02)
+
+
 def digits_as_photographs(per: int) -> Dataset:
     """Real images, four clients: the digits enlarged to 32 × 32 in three channels."""
     digits = DATASETS.build("digits").load(None)

@@ -27,9 +27,18 @@ class TwoHidden:
     """Two hidden layers of 200 units (784-200-200-10 on MNIST: 199,210 parameters)."""
 
     width: Annotated[int, Field(ge=1, description="units in each hidden layer")] = 200
+    init: Annotated[
+        Literal["xavier", "kaiming"] | None,
+        Field(description="initial weights, with zero biases; unset: torch's own, which are smaller"),
+    ] = None
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
-        return _mlp(math.prod(shape), [self.width, self.width], classes)
+        network = _mlp(math.prod(shape), [self.width, self.width], classes)
+        for layer in network.modules() if self.init else ():
+            if isinstance(layer, nn.Linear):
+                (nn.init.xavier_uniform_ if self.init == "xavier" else nn.init.kaiming_normal_)(layer.weight)
+                nn.init.zeros_(layer.bias)
+        return network
 
 
 @part
