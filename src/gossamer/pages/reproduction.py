@@ -15,6 +15,8 @@ from gossamer.studies.reproduction import PaperStudy, load_paper, names, reached
 from gossamer.studies.results import Estimate, VariantResult
 
 TABLE = re.compile(r"(<!-- table: ([a-z0-9-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+#: How the heading of a column of rounds ends.
+TO_TARGET = ": paper / ours"
 
 
 class Side(NamedTuple):
@@ -31,7 +33,7 @@ def side_by_side(paper: PaperStudy, runs: Mapping[str, VariantResult]) -> Side:
     traffic = any(numbers.traffic is not None for numbers in paper.numbers.values())
     headings = ["cell", "seeds", "to round"]
     headings += ["paper %", "ours %", "difference"] if accuracy else [] if traffic else ["ours %"]
-    headings += [f"to {target} %: paper / ours" for target in paper.targets]
+    headings += [f"to {target} %{TO_TARGET}" for target in paper.targets]
     headings += ["paper GiB", "of FedAvg or Gossip", "ours: bytes a round", "of FedAvg or Gossip"] if traffic else []
     rows = []
     for label in paper.labels:
