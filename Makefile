@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run help test quick lint bench which-method reproduction docs clean
+.PHONY: run help test chromium quick lint bench which-method reproduction docs clean
 
 run: $(READY)  ## Compare five methods on a ring of 16 clients (the default).
 	$(BIN)/gossamer compare
@@ -13,8 +13,13 @@ run: $(READY)  ## Compare five methods on a ring of 16 clients (the default).
 help:  ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
-test: lint  ## Lint, types and all tests, with coverage (ten minutes).
+test: lint chromium  ## Lint, types and all tests, with coverage (ten minutes).
 	$(BIN)/pytest -n 2 --cov --cov-report=term --cov-fail-under=95
+
+chromium:  # A browser for the tests of pages: Debian's package, where it may be installed.
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+		apt-get -qq update && apt-get -qq install --no-install-recommends -y chromium; } || \
+		echo "WARNING: no Chromium: the tests of pages are skipped. On Debian: apt-get install chromium" >&2
 
 quick: $(READY)  ## The tests that neither start processes nor compile (under a minute).
 	$(BIN)/pytest -n 2 -m "not slow"

@@ -5,7 +5,7 @@ import json
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -29,14 +29,14 @@ FLAGS = (
 class Page:
     """One tab. What it asks of the network, and what it complains of, is kept."""
 
-    def __init__(self, address: str) -> None:
-        self._socket = connect(address, max_size=None, open_timeout=20, compression=None)
+    def __init__(self, socket: Any, watch: bool = True) -> None:
+        self._socket = socket
         self._number = 0
         #: Addresses of everything that the page asked for.
         self.requests: list[str] = []
         #: Errors and warnings of its console.
         self.complaints: list[str] = []
-        for domain in ("Page", "Runtime", "Log", "Network"):
+        for domain in ("Page", "Runtime", "Log", "Network") if watch else ():
             self(f"{domain}.enable")
 
     def __call__(self, method: str, **parameters: Any) -> dict[str, Any]:
@@ -97,26 +97,25 @@ class Page:
 
 
 @contextmanager
-def chromium(more: Sequence[str] = ()) -> Iterator[Page]:
+def chromium() -> Iterator[Page]:
     """A browser with one tab, ended with the block."""
     assert CHROMIUM is not None, HOW
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         process = subprocess.Popen(
-            [CHROMIUM, *FLAGS, *more, f"--user-data-dir={profile}", "about:blank"],
+            [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank"],
             stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         try:
             assert process.stderr is not None
             line = next((line for line in process.stderr if "DevTools listening on" in line), "")
             assert line, "Chromium did not start"
-            browser = Page.__new__(Page)
-            browser._socket, browser._number = connect(line.split()[-1], max_size=None, compression=None), 0
-            browser.requests, browser.complaints = [], []
-            targets = browser("Target.getTargets")["targetInfos"]
+            address = line.split()[-1]
+            with connect(address, compression=None) as socket:
+                targets = Page(socket, watch=False)("Target.getTargets")["targetInfos"]
             tab = next(each["targetId"] for each in targets if each["type"] == "page")
-            yield Page(line.split()[-1].split("/devtools")[0] + f"/devtools/page/{tab}")
-            with suppress(Exception):
-                browser("Browser.close")
+            own = f"{address.split('/devtools')[0]}/devtools/page/{tab}"
+            with connect(own, max_size=None, open_timeout=20, compression=None) as socket:
+                yield Page(socket)
         finally:
             process.terminate()
             with suppress(subprocess.TimeoutExpired):

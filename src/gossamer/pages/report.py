@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.pages.report_data import clients, curves, differing
+from gossamer.pages.report_measures import flatness_sheet, landscapes, theory_sheet
 from gossamer.pages.report_verdict import verdict
 from gossamer.pages.tables import Sheet, plain_column, seeds_words, sheets
 from gossamer.runs.files import write_text
@@ -20,7 +21,7 @@ from gossamer.system.words import counted
 #: The name of a report that is written into a folder.
 REPORT = "report.html"
 #: The modules of the page, each after those that it imports.
-MODULES = ("numbers.js", "dom.js", "table.js", "charts.js", "clients.js", "report.js")
+MODULES = ("numbers.js", "dom.js", "table.js", "charts.js", "clients.js", "landscape.js", "report.js")
 #: Nothing may be fetched from anywhere, whatever the page holds.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; base-uri 'none'"
 
@@ -33,8 +34,8 @@ def write_report(comparison: Comparison, path: Path, title: str, sources: Sequen
 
 def report(comparison: Comparison, title: str, sources: Sequence[Path] = ()) -> str:
     """The page."""
-    drawn, held = curves(comparison), clients(comparison)
-    data = {**drawn, "clients": held, "files": tables_as_csv(comparison)}
+    drawn, held, around = curves(comparison), clients(comparison), landscapes(comparison)
+    data = {**drawn, "clients": held, "landscapes": around, "files": tables_as_csv(comparison)}
     body = [
         f"<header><h1>{escape(title)}</h1>",
         f'<p class="verdict">{escape(verdict(comparison))}</p>',
@@ -44,6 +45,8 @@ def report(comparison: Comparison, title: str, sources: Sequence[Path] = ()) -> 
         *section("Curves", curve_places(comparison, drawn)),
         *section("Variants" if len(comparison.variants) > 1 else "The run", variants(comparison)),
         *section("Clients", client_places(held)),
+        *section("Flatness", flatness(flatness_sheet(comparison), around)),
+        *section("Theory", table(bounds) if (bounds := theory_sheet(comparison)) is not None else ()),
         *section("How to repeat it", repeat(comparison, sources)),
     ]
     return page(title, "\n".join(body), data, MODULES)
@@ -178,6 +181,15 @@ def client_places(held: dict[str, Any]) -> Iterator[str]:
         yield '<p class="about">Of the first seed of each variant.</p>' if len(held["variants"]) > 1 else ""
         yield '<div class="controls" id="clients-controls"></div><div id="clients-body"></div>'
     yield from (f'<p class="note warn">{escape(note)}</p>' for note in held["notes"])
+
+
+def flatness(sheet: Sheet | None, around: list[dict[str, Any]]) -> Iterator[str]:
+    """The table of flatness, and where the scripts draw the landscapes."""
+    if sheet is not None:
+        yield from table(sheet)
+    if around:
+        yield "<h3>The loss around the averaged model</h3>"
+        yield '<div id="landscapes"></div>'
 
 
 def repeat(comparison: Comparison, sources: Sequence[Path]) -> Iterator[str]:

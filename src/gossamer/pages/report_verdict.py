@@ -55,11 +55,12 @@ def _against_the_second(
 def _significance(found: Difference, percent: bool) -> str:
     if math.isnan(found.mean):
         return "They have no seed in common, so that their difference cannot be judged."
-    factor, unit = (100, " points") if percent else (1, "")
-    lead = f"{factor * abs(found.mean):.2g}{unit}"
+    factor, unit, digits = (100, " points", ".1f") if percent else (1, "", ".2g")
+    lead = f"{factor * abs(found.mean):{digits}}"
     if found.error is None:
-        return f"The lead of {lead} is that of one seed: whether it is more than chance is not known."
-    of = f"{lead} ± {factor * found.error:.2g} (mean and standard error of {len(found.seeds)} seeds, in pairs)"
+        return f"The lead of {lead}{unit} is that of one seed: whether it is more than chance is not known."
+    spread = f"{factor * found.error:{digits}}{unit}"
+    of = f"{lead} ± {spread} (mean and standard error of {len(found.seeds)} seeds, in pairs)"
     if found.error == 0 or abs(found.mean) > 2 * found.error:
         return f"The lead of {of} is more than twice its standard error."
     if found.exceeds:

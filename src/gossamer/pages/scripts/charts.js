@@ -38,11 +38,17 @@ export function curve(runs, metric, axis) {
 
 /** How a value of a metric or of an axis is written. */
 export function written(kind, value) {
-  if (kind === "percent") return value === null ? "–" : `${plain(100 * value, Math.abs(value) >= 0.1 ? 3 : 2)} %`;
+  if (kind === "percent") return value === null ? "–" : `${(100 * value).toFixed(1).replace("-", "−")} %`;
   if (kind === "bytes") return amount(value, "B");
   if (kind === "count") return amount(value);
   if (kind === "seconds") return duration(value);
   return plain(value);
+}
+
+/** Whether a logarithmic axis has a line at a value: powers of ten, and 2 and 5 times these where it is short. */
+export function isRound(value, ratio) {
+  const digit = Number(value.toExponential(6).split("e")[0]);
+  return digit === 1 || (ratio < 300 && (digit === 2 || digit === 5));
 }
 
 /** One chart. `variants` are [{label, runs}], `rounds` the rounds of all columns. */
@@ -107,6 +113,7 @@ export class Chart {
     const font = "12px system-ui, sans-serif";
     const common = { stroke: soft, font, grid: { stroke: rule, width: 1 }, ticks: { show: false } };
     const [from, to] = x[0] === x[1] ? [x[0] - 1, x[1] + 1] : x;
+    const filter = (_, splits) => splits.map((value) => (isRound(value, y[1] / y[0]) ? value : null));
     const options = {
       width, height: HEIGHT, legend: { show: false },
       cursor: { y: false, points: { show: false }, drag: { x: true, y: false } },
@@ -117,8 +124,8 @@ export class Chart {
       axes: [
         { ...common, grid: { show: false }, size: 30, gap: 6, space: 64,
           values: (_, ticks) => ticks.map((tick) => (this.axis.key === "round" && tick % 1 ? "" : written(this.axis.kind, tick))) },
-        { ...common, size: 58, gap: 6, space: 34,
-          values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : written(this.metric.kind, tick))) },
+        { ...common, size: 58, gap: 6, space: 34, ...(log ? { filter, grid: { ...common.grid, filter } } : {}),
+          values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : written(this.metric.kind, tick).replace(/\.0 %$/, " %"))) },
       ],
       series: [{}, { show: false }],
       hooks: {

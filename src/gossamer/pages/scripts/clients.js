@@ -69,6 +69,15 @@ export function blend(share) {
   return `rgb(${stops[i].map((from, c) => Math.round(from + part * (stops[i + 1][c] - from))).join(",")})`;
 }
 
+/** Whether white text is read better than black on a colour "rgb(r, g, b)". */
+export function isDark(rgb) {
+  const [red, green, blue] = rgb.match(/\d+/g).map((part) => {
+    const share = Number(part) / 255;
+    return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.179;
+}
+
 /** The gradient of `blend` in CSS. */
 export function blendBar(reversed) {
   const stops = [0, 0.33, 0.66, 1].map((share) => blend(reversed ? 1 - share : share));
@@ -92,14 +101,14 @@ export class Graph {
     const fine = Math.max(0.5, Math.min(3, 60 / Math.sqrt(links.length + 1)));
     this.circles = points.map(([x, y]) => shape("circle", { cx: x.toFixed(1), cy: y.toFixed(1), r: radius,
       "stroke-width": Math.min(3, radius / 6), style: "fill: var(--c6)" }, shape("title")));
-    const numbers = places.length > 64 ? [] : points.map(([x, y], i) =>
+    this.numbers = places.length > 64 ? [] : points.map(([x, y], i) =>
       shape("text", { x: x.toFixed(1), y: y.toFixed(1), "font-size": radius * 0.9 }, String(i)));
     const margin = radius + 4;
     const middle = server ? [shape("rect", { x: wide / 2 - 30, y: high / 2 - 30, width: 60, height: 60, rx: 8,
       style: "fill: var(--ink)" }, shape("title", {}, "server"))] : [];
     this.place = shape("svg", { class: "graph", role: "img", "aria-label": "The graph of the clients",
       viewBox: `${-margin} ${-margin} ${wide + 2 * margin} ${high + 2 * margin}` },
-    shape("path", { class: "links", d: path, "stroke-width": fine }), ...middle, ...this.circles, ...numbers);
+    shape("path", { class: "links", d: path, "stroke-width": fine }), ...middle, ...this.circles, ...this.numbers);
   }
 
   /** Colour the clients by a row of numbers within [low, high]; null leaves them grey. */
@@ -108,6 +117,8 @@ export class Graph {
       const value = row?.[client] ?? null;
       const share = (value - low) / (high - low || 1);
       circle.style.fill = value === null ? "var(--c6)" : blend(reversed ? 1 - share : share);
+      // White on the dark ends of the scale, black between them: both are read on any ground.
+      if (this.numbers[client]) this.numbers[client].style.fill = value === null ? "" : isDark(circle.style.fill) ? "#fff" : "#111";
       circle.firstChild.textContent = value === null ? `client ${client}` : `client ${client}: ${written(kind, value)}`;
     });
   }

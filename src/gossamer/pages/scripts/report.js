@@ -3,6 +3,7 @@
 import { Chart, legend, written } from "./charts.js";
 import { blendBar, Graph, heatMap, smallMultiples } from "./clients.js";
 import { choices, download, element, onLooks } from "./dom.js";
+import { landscapes } from "./landscape.js";
 import { csv } from "./numbers.js";
 import { sortable } from "./table.js";
 
@@ -113,6 +114,15 @@ function graphParts(described, values) {
   return [...parts, first, graph.place, element("div", { class: "controls" }, slider, said), note];
 }
 
+function drawLandscapes() {
+  const into = place("landscapes");
+  if (!into) return;
+  for (const name of new Set(data.landscapes.map((each) => each.name))) {
+    const group = data.landscapes.filter((each) => each.name === name);
+    into.append(landscapes(group));
+  }
+}
+
 function offerDownloads() {
   const into = place("downloads");
   if (!into) return;
@@ -135,6 +145,7 @@ function offerDownloads() {
 for (const table of document.querySelectorAll("table.sortable")) sortable(table);
 drawCurves();
 drawClients();
+drawLandscapes();
 offerDownloads();
 onLooks((onPaper) => {
   for (const chart of charts) chart.draw(onPaper ? PAPER : undefined);
