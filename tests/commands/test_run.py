@@ -152,7 +152,7 @@ def test_ctrl_c_says_how_to_go_on(gossamer: Command, settings: Settings, monkeyp
     assert answer.err == "\nstopped; nothing that was written is lost.\n"
 
 
-@pytest.mark.parametrize("where", ["gossamer.simulation.launch.choose_plan", "gossamer.pages.report.write_report"])
+@pytest.mark.parametrize("where", ["gossamer.simulation.launch.choose_plan", "gossamer.pages.figures.overview"])
 def test_ctrl_c_anywhere_in_a_comparison_says_how_to_go_on(
     gossamer: Command, settings: Settings, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:

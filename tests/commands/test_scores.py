@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from gossamer.pages.curves import curve, drawings
-from gossamer.runs.record import read_run, read_runs
+from gossamer.pages.figures import overview
+from gossamer.studies import read_comparison
 from gossamer.terminal import console
 
 Command = Callable[..., Any]
@@ -65,8 +65,9 @@ def test_a_regression_is_judged_by_its_loss_everywhere(gossamer: Command, regres
         assert "loss" in text
         assert "–" not in text
         assert "%" not in text
-    panels = [drawing.panel.key for drawing in drawings({"r": [read_run(place / "r")]})]
-    assert panels == ["test_loss", "client_loss_worst", "consensus", "local_loss"]
+    drawn = [axes.get_ylabel() for axes in overview(read_comparison([place / "r"]), "r").axes]
+    assert drawn[:3] == ["test loss", "test loss", "test loss of the worst client"]
+    assert drawn[3:5] == ["consensus distance", "training loss in local steps"]
 
 
 def test_targets_of_a_regression_are_losses(
@@ -115,19 +116,6 @@ def test_without_test_samples_the_training_loss_is_shown(
     assert answer.code == 0, answer.err
     assert "loss" in answer.out
     assert "–" not in answer.out
-
-
-def test_bands_are_the_standard_deviation_over_the_seeds(gossamer: Command, settings: Settings, place: Path) -> None:
-    assert gossamer("compare", *settings(), "--sweep=lr=0.1", "--seeds", "3", "--out", "c", "-q").code == 0
-    records = read_runs([place / "c"])
-    found = curve(records, "test_accuracy")
-    assert found is not None
-    values = pd.DataFrame([record.metrics["test_accuracy"] for record in records])
-    assert found.high == pytest.approx((values.mean() + values.std(ddof=1)).to_list())
-    assert found.low == pytest.approx((values.mean() - values.std(ddof=1)).to_list())
-    assert "one standard deviation over the seeds" in (place / "c" / "report.html").read_text()
-    (consensus,) = (drawing for drawing in drawings({"0.1": records}) if drawing.panel.key == "consensus")
-    assert min(consensus.curves["0.1"].low) > 0  # a logarithmic axis has no other place for them
 
 
 def test_one_seed_has_no_spread(gossamer: Command, settings: Settings, place: Path) -> None:

@@ -19,7 +19,7 @@ def test_one_run(gossamer: Command, settings: Settings, place: Path) -> None:
     assert "dfedsam(rho=0.05)" in answer.out
     assert "3/3" in answer.out
     assert "unfinished" not in answer.out
-    assert "r/curves.png" in answer.out
+    assert "written to r/curves.png" in answer.out
     assert (place / "r" / "curves.png").stat().st_size > 1000
 
 

@@ -3,8 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from gossamer.data import PartitionSummary, draw, summarise
-from gossamer.errors import DataError
+from gossamer.data import summarise
 
 LABELS = np.array([[4, 0, 0], [1, 1, 2], [0, 0, 0]])
 
@@ -32,23 +31,3 @@ def test_nothing_and_values():
     values = summarise([np.arange(2), np.arange(2, 3)], np.array([0.1, 0.2, 0.3]), 1)
     assert values.labels.tolist() == [[2], [1]]
     assert values.heterogeneity == 0
-
-
-@pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")])
-def test_figures(tmp_path, suffix, start):
-    path = tmp_path / "figures" / f"labels{suffix}"
-    draw(PartitionSummary(LABELS), path)
-    assert path.read_bytes().startswith(start)
-
-
-def test_a_figure_of_very_many_cells(tmp_path):
-    draw(PartitionSummary(np.arange(12_000).reshape(200, 60)), tmp_path / "many.PNG")
-    assert (tmp_path / "many.PNG").stat().st_size > 1000
-
-
-def test_figures_that_cannot_be_written(tmp_path):
-    with pytest.raises(DataError, match=r"labels\.gif: a figure is written as \.png, \.svg, \.pdf"):
-        draw(PartitionSummary(LABELS), tmp_path / "labels.gif")
-    (tmp_path / "file").touch()
-    with pytest.raises(DataError, match="cannot be written"):
-        draw(PartitionSummary(LABELS), tmp_path / "file" / "labels.png")

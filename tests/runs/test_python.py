@@ -15,7 +15,7 @@ from gossamer import Experiment, GossamerError, resume, simulate
 from gossamer.errors import RunFolderError
 from gossamer.graphs import Matrix
 from gossamer.methods import DFedAvg, DFedSAM
-from gossamer.pages.curves import curve
+from gossamer.pages.figures import Curve
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.record import read_run, read_runs
 from gossamer.simulation import Diverged, Interrupted, Observer
@@ -228,14 +228,13 @@ def test_one_diverges_without_a_folder() -> None:
 
 def test_curves_are_means_with_standard_deviations(tmp_path: Path) -> None:
     result = compare(Study(small(rounds=3, evaluate={"every": 2}), {"lr": [0.1]}, seeds=2), out=tmp_path / "c")
-    line = curve(result.runs["0.1"], "test_accuracy", 100.0)
-    assert line is not None
-    assert line.rounds == [2, 3]
+    line = Curve.of(result.runs["0.1"], "test_accuracy")
+    assert line.x == [2, 3]
     last = [100 * record.last("test_accuracy") for record in result.runs["0.1"]]
     assert len(line.low) == len(line.high) == 2
     assert line.high[-1] - line.mean[-1] == pytest.approx(abs(last[0] - last[1]) / 2**0.5)
     assert line.mean[-1] == pytest.approx((line.low[-1] + line.high[-1]) / 2)
-    assert curve(result.runs["0.1"], "nothing") is None
+    assert Curve.of(result.runs["0.1"], "nothing").x == []
     assert [r.label for r in read_runs([tmp_path / "c"])] == ["0.1-seed0", "0.1-seed1"]
     assert len(read_runs([tmp_path / "c" / "0.1-seed0"] * 2)) == 1
 

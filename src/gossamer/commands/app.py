@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from gossamer.commands.bench import bench
 from gossamer.commands.compare import compare
+from gossamer.commands.figure import figure
 from gossamer.commands.graph import graph
 from gossamer.commands.listings import datasets, graphs, methods, models
 from gossamer.commands.network import network
@@ -80,7 +81,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
-    run, resume, compare, reproduce, show, report, graph, partition, theory, bench, methods, graphs, datasets,
+    run, resume, compare, reproduce, show, figure, report, graph, partition, theory, bench, methods, graphs, datasets,
     models, peer,
 ):  # fmt: skip
     app.command()(command)

@@ -34,7 +34,7 @@ from gossamer.experiment import parse_setting, parse_value
 from gossamer.pages.tables import write_tables
 from gossamer.terminal.comparison_view import comparison_title, next_command, say_left, say_tables
 from gossamer.terminal.console import say_where
-from gossamer.terminal.run_view import say_curves, say_early_ends
+from gossamer.terminal.run_view import say_early_ends, say_figures
 from gossamer.workers import launched_from_outside
 
 
@@ -100,7 +100,7 @@ def run_study(
         from gossamer.pages.report import REPORT, write_report  # not before the first round: it imports pandas
 
         tables = write_tables(result, folder, title)
-        say_curves(result.runs, folder, title, *tables)
+        say_figures(result, folder, title, *tables)
         say_where(write_report(result, folder / REPORT, title))
     except KeyboardInterrupt as stop:
         if isinstance(stop, simulation.Interrupted) or not (folder / studies.COMPARISON).exists():

@@ -5,7 +5,6 @@ import json
 from rich.markup import escape
 
 from gossamer.commands.options import DataDir, File, Json, Picture, Settings, overrides
-from gossamer.data import draw
 from gossamer.experiment import load_experiment, prepare
 from gossamer.terminal import console
 from gossamer.terminal.partition_view import partition_table
@@ -28,6 +27,8 @@ def partition(
     else:
         console.out.print(partition_table(summary))
     if out:
-        draw(summary, out)
+        from gossamer.pages.figures import plot_partition
+
+        plot_partition(summary).save(out)
         if not as_json:
             console.say_where(out)

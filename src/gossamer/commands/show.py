@@ -10,7 +10,7 @@ from gossamer.pages.tables import seeds_words, write_tables
 from gossamer.runs.files import make_folder
 from gossamer.studies import read_comparison
 from gossamer.terminal.comparison_view import say_tables
-from gossamer.terminal.run_view import run_columns, say_curves, say_early_ends
+from gossamer.terminal.run_view import run_columns, say_early_ends, say_figures
 
 
 def show(
@@ -29,4 +29,4 @@ def show(
     say_early_ends(result.records)
     folder = out or (runs[0] if len(runs) == 1 else Path("."))
     make_folder(folder)
-    say_curves(result.runs, folder, title, *(write_tables(result, folder, title) if out else ()))
+    say_figures(result, folder, title, *(write_tables(result, folder, title) if out else ()))

@@ -8,7 +8,7 @@ from gossamer.data.files import data_directory
 from gossamer.data.inputs import Inputs, input_tensors, map_inputs
 from gossamer.data.partition import PARTITIONS, check_partition, split
 from gossamer.data.samples import IGNORED, UNSCALED, Dataset, Samples, Scaling, Shape, has_bytes, per_client
-from gossamer.data.summary import PartitionSummary, draw, summarise
+from gossamer.data.summary import PartitionSummary, summarise
 
 __all__ = [
     "DATASETS",
@@ -31,7 +31,6 @@ __all__ = [
     "as_dataset",
     "check_partition",
     "data_directory",
-    "draw",
     "has_bytes",
     "input_tensors",
     "map_inputs",

@@ -1,7 +1,7 @@
 """Runs: the end of one, several side by side, their curves."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.markup import escape
@@ -56,11 +56,13 @@ def say_early_ends(records: Sequence[RunRecord]) -> None:
             say(f"[yellow]{escape(record.label)}[/]: {escape(record.stopped)}")
 
 
-def say_curves(runs: Mapping[str, Sequence[RunRecord]], folder: Path, title: str, *also: Path) -> None:
-    """Draw the curves, if any round was finished, and print where they and other files are."""
-    from gossamer.pages.curves import draw_curves, drawings
+def say_figures(comparison: Comparison, folder: Path, title: str, *also: Path) -> None:
+    """Draw the curves, and the score over what was swept, if any round was finished; print where all files are."""
+    from gossamer.pages.figures import overview, sweep_figure  # takes half a second, which no run should wait for
 
-    if drawings(runs):
-        also = (draw_curves(runs, folder, title), *also)
+    if any(len(record.metrics) for record in comparison.records):
+        also = (overview(comparison, title).save(folder / "curves.png"), *also)
+        if swept := sweep_figure(comparison, title):
+            also = (also[0], swept.save(folder / "sweep.png"), *also[1:])
     if also:
         say_where(*also)
