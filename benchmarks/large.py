@@ -1,19 +1,25 @@
-"""Two runs that are large for one machine: 100 clients of ResNet-18 with a dual variable, and 100,000 small clients.
+"""Runs that are large for one machine: a million clients, and 100 clients of ResNet-18 with a dual variable.
 
     python -m benchmarks.large
-    python -m benchmarks.large --only small --clients 10000
+    python -m benchmarks.large --only small --sizes 10000,100000
     python -m benchmarks.large --out docs/tables/large.md
 
+The small clients learn softmax regression on digits (650 parameters) with ten random neighbours each; four digits are
+drawn for each of them, with repetition. Their time should grow as their number: the largest run finds out how to run
+its clients, and the others run them in the same way. A run is stopped after some rounds; the first is not timed.
+
 Memory is the most that all processes of a run took together, pages that they share counted once, looked up twice a
-second; imports are in it.
+second; imports are in it. Reckoned is what a run is taken to need before it starts: one that does not fit is refused.
 """
 
 import argparse
 import os
+import statistics
 import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,14 +29,24 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.contender import options_of
 from benchmarks.run import measured_by
+from benchmarks.workloads import OFF, random_images
 from gossamer import Experiment, simulate
-from gossamer.data import Dataset, Samples, Scaling
+from gossamer.data import Dataset, Samples, data_directory
+from gossamer.data.catalog import DATASETS
+from gossamer.data.inputs import input_tensors
+from gossamer.engines.memory import memory_needed
 from gossamer.simulation import Observer, RoundRecord, RunStart
 from gossamer.system.machine import usable_cores
 from gossamer.system.words import size
 
-HEADS = ["run", "clients", "model", "method", "workers", "start", "local", "mixing", "a round", "state", "memory"]
+HEADS = ["run", "clients", "start", "local", "mixing", "a round", "µs a client", "state", "reckoned", "memory"]
+SIZES = (1_000_000, 100_000, 10_000)
+#: Samples of each small client.
+HELD = 4
+#: More rounds than are run: how clients are run is found out for a run of so many.
+ROUNDS = 100
 
 
 class Case(NamedTuple):
@@ -38,72 +54,99 @@ class Case(NamedTuple):
 
     title: str
     clients: int
-    samples: int
-    shape: tuple[int, ...]
+    #: Rounds until it is stopped.
+    rounds: int
     settings: dict[str, Any]
+    make: Any
 
 
-def cases(clients: int | None) -> dict[str, Case]:
-    """The runs by name; `clients` sets another number of them."""
-    resnet = {"model": "resnet-18", "method": "dfedadmm", "graph": "ring", "batch_size": 8, "lr": 0.01, "rounds": 1}
-    few = {"model": "softmax", "method": "dfedavg", "graph": {"name": "k-regular", "k": 10}, "rounds": 10}
-    return {
-        "resnet": Case("ResNet-18", clients or 100, 8, (3, 32, 32), {**resnet, "local_steps": 1}),
-        "small": Case("small clients", clients or 100_000, 4, (1, 8, 8), {**few, "batch_size": 4, "local_steps": 5}),
-    }
+RESNET: dict[str, Any] = {
+    "model": "resnet-18", "method": "dfedadmm", "graph": "ring", "batch_size": 8, "lr": 0.01, "local_steps": 1,
+}  # fmt: skip
+SMALL: dict[str, Any] = {
+    "model": "softmax", "method": "dfedavg", "graph": {"name": "k-regular", "k": 10}, "batch_size": HELD,
+    "local_steps": 5,
+}  # fmt: skip
+
+
+def many_digits(clients: int) -> Dataset:
+    """Digits drawn with repetition, so many that each client holds some; few test samples."""
+    digits = DATASETS.build("digits").load(data_directory(None))
+    drawn = torch.randint(len(digits.train), (HELD * clients,), generator=torch.Generator().manual_seed(0))
+    train = Samples(digits.train.inputs[drawn], digits.train.targets[drawn])
+    return replace(digits, train=train, test=Samples(digits.test.inputs[:64], digits.test.targets[:64]))
 
 
 class Watch(Observer):
-    """The times of a run, and the memory it takes."""
+    """The times of a run, and the memory it takes; stops it after some rounds."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
         self.began = time.perf_counter()
         self.start_seconds = 0.0
         self.rounds: list[dict[str, Any]] = []
         self.peak = 0
-        threading.Thread(target=self._look, daemon=True).start()
+        self.how = ""
+        self._most = most
+        self._over = threading.Event()
+        self._looking = threading.Thread(target=self._look, daemon=True)
+        self._looking.start()
 
     def start(self, run: RunStart) -> None:
         self.start_seconds = time.perf_counter() - self.began
+        self.how = run.how
+        self.state, self.extra = memory_needed(run.training, int(run.how.split()[1]))
 
     def round(self, record: RoundRecord) -> bool:
         self.rounds.append(record.timings)
-        return False
+        return len(self.rounds) == self._most
 
     def note(self, message: str) -> None:
         print(message, file=sys.stderr)
 
+    def end(self, _outcome: Any) -> None:
+        self._over.set()
+
+    def seconds(self, what: str) -> float:
+        """The median over the rounds after the first, if there are any."""
+        return statistics.median(record[f"seconds_{what}"] for record in self.rounds[1:] or self.rounds)
+
     def _look(self) -> None:
-        while True:
+        while not self._over.wait(0.5):
             self.peak = max(self.peak, _memory_together())
-            time.sleep(0.5)
 
 
-def run(case: Case, workers: int) -> list[str]:
+class Line(NamedTuple):
+    """One line of the table."""
+
+    clients: int
+    seconds: float
+    how: str
+    cells: list[str]
+
+
+def run(case: Case, workers: int, options: dict[str, Any]) -> Line:
     """Run a case, and give its line of the table."""
-    watch = Watch()
-    generator = torch.Generator().manual_seed(0)
-    number = case.clients * case.samples
-    images = torch.randint(0, 256, (number, *case.shape), dtype=torch.uint8, generator=generator)
-    labels = torch.randint(0, 10, (number,), generator=generator)
-    owners = tuple(np.arange(i * case.samples, (i + 1) * case.samples) for i in range(case.clients))
-    few = Samples(images[:64], labels[:64])
-    dataset = Dataset("noise", Samples(images, labels), few, 10, case.shape, Scaling(), None, owners)
-    nothing = {"every": 0, "clients": 0, "training": 0}
+    before, dataset = _memory_together(), case.make(case.clients)
+    watch = Watch(case.rounds)
     experiment = Experiment(
-        clients=case.clients, dataset=dataset, evaluate=nothing, checkpoint_every=0, **case.settings
-    )
-    finished = simulate(experiment, workers=workers, observers=[watch], keep_vectors=False)
-    vector = sum(p.numel() * p.element_size() for p in finished.model.parameters())
-    state = case.clients * vector * len(experiment.method.init(torch.zeros(1)))
-    last = watch.rounds[-1]
-    local, mixing = last["seconds_local"], last["seconds_mixing"]
-    whole = local + mixing + last["seconds_waiting"]
-    return [
-        case.title, f"{case.clients:,}", str(case.settings["model"]), str(case.settings["method"]), str(workers),
-        f"{watch.start_seconds:.1f} s", f"{local:.2f} s", f"{mixing:.2f} s", f"{whole:.2f} s", size(state),
-        size(watch.peak),
+        clients=case.clients, dataset=dataset, evaluate=OFF, checkpoint_every=0, rounds=ROUNDS, partition="iid",
+        **case.settings,
+    )  # fmt: skip
+    simulate(experiment, workers=workers, observers=[watch], keep_vectors=False, **options)
+    local, mixing = watch.seconds("local"), watch.seconds("mixing")
+    whole = local + mixing + watch.seconds("waiting")
+    data = dataset.train.targets.nbytes + sum(values.nbytes for values in input_tensors(dataset.train.inputs))
+    cells = [
+        case.title, f"{case.clients:,}", f"{watch.start_seconds:.1f} s", f"{local:.2f} s", f"{mixing:.2f} s",
+        f"{whole:.2f} s", f"{1e6 * whole / case.clients:,.1f}", size(watch.state),
+        size(before + data + watch.state + watch.extra), size(watch.peak),
     ]  # fmt: skip
+    return Line(case.clients, whole, watch.how, cells)
+
+
+def slope(lines: Sequence[Line]) -> float:
+    """The power of n with which a round's seconds grow."""
+    return float(np.polyfit(np.log([x.clients for x in lines]), np.log([x.seconds for x in lines]), 1)[0])
 
 
 def _memory_together() -> int:
@@ -123,30 +166,45 @@ def _memory_together() -> int:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run, print, and write down if asked."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.large", description="Large runs on one machine.")
-    parser.add_argument("--only", default="resnet,small", help="which of them")
-    parser.add_argument("--clients", type=int, help="another number of clients")
+    parser.add_argument("--only", default="small,resnet", help="which of them")
+    parser.add_argument(
+        "--sizes", default=",".join(map(str, SIZES)), help="numbers of small clients, the largest first"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of the small clients (default: 3)")
     parser.add_argument("--workers", type=int, default=usable_cores(), help="processes (default: one a core)")
     parser.add_argument("--out", type=Path, help="also write the table there, as Markdown")
     given = parser.parse_args(arguments)
-    known = cases(given.clients)
-    names = given.only.split(",")
-    if unknown := [name for name in names if name not in known]:
-        parser.error(f"unknown run '{unknown[0]}': known: {', '.join(known)}")
-    rows = [run(known[name], given.workers) for name in names]
+    names, lines, notes = given.only.split(","), list[Line](), list[str]()
+    if unknown := [name for name in names if name not in ("small", "resnet")]:
+        parser.error(f"unknown run '{unknown[0]}': known: small, resnet")
+    if "small" in names:
+        options: dict[str, Any] = {}
+        for clients in map(int, given.sizes.split(",")):
+            case = Case("softmax, DFedAvg", clients, given.rounds, SMALL, many_digits)
+            lines.append(run(case, given.workers, options))
+            options = options_of(lines[0].how)
+        notes.append(f"Softmax regression ran {lines[0].how.partition(' (')[0]}.")
+        if len(lines) > 1:
+            notes.append(f"Seconds of a round of it grow as n^{slope(lines):.3f}.")
+    if "resnet" in names:
+        case = Case("ResNet-18, DFedADMM", 100, 1, RESNET, lambda clients: random_images((3, 32, 32), 8 * clients))
+        lines.append(run(case, given.workers, {}))
+    rows = [line.cells for line in lines]
     command = " ".join(["python -m benchmarks.large", *(sys.argv[1:] if arguments is None else arguments)])
-    note = f"Times are of the last round. {measured_by(command)}"
+    notes += ["Times are medians over the rounds after the first, if there are any.", measured_by(command)]
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, header_style="bold")
     for head in HEADS:
-        shown.add_column(head, justify="right" if head not in ("run", "model", "method") else "left")
+        shown.add_column(head, justify="left" if head == "run" else "right", no_wrap=True)
     for row in rows:
         shown.add_row(*row)
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     console.print(shown)
-    console.print(note, soft_wrap=True, markup=False)
+    for note in notes:
+        console.print(note, soft_wrap=True, markup=False)
     if given.out:
-        lines = [f"| {' | '.join(HEADS)} |", "|---" * len(HEADS) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
+        table = [f"| {' | '.join(HEADS)} |", "|---" * len(HEADS) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
         given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text("\n".join([*lines, "", f"- {note}"]) + "\n", encoding="utf-8")
+        given.out.write_text("\n".join([*table, "", *(f"- {note}" for note in notes)]) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -66,6 +66,14 @@ def test_every_method_needs_its_state_once(name: str) -> None:
     assert not tight.undo(2)  # it would have to be kept
 
 
+def test_averaged_models_are_mixed_where_the_old_ones_lay() -> None:
+    engine = Stacked(prepare(on_its_graph("dfedavg")).training, ExecutionPlan(2), small_state=0)
+    before = engine.state["x"].data_ptr()
+    engine.round(0)
+    assert engine.state["x"].data_ptr() == before
+    assert not engine._buffers._message_rows  # memory of their own
+
+
 class Masked(nn.Module):
     """Holds numbers that no client trains: a recording must carry them."""
 

@@ -32,6 +32,12 @@ SMALL_STATE = 128 << 20
 #: What a round needs besides the state: in each worker so many models (gradients, intermediate vectors, sums in double
 #: precision), and so many bytes once (activations, libraries).
 EXTRA_MODELS, EXTRA_BYTES = 8, 256 << 20
+#: And in each worker, for each link and each client of the whole graph: its part of the matrix, and the columns mixed
+#: at once.
+LINK_BYTES, MIXED_BYTES = 48, 512
+
+#: How a tensor is asked for its version, which `call` does of all that it passes on: no use of the values.
+VERSION = Tensor._version.__get__  # type: ignore[attr-defined]  # torch's stubs call it a number
 
 
 class OutOfMemory(GossamerError):
@@ -158,11 +164,18 @@ def shared_sizes(training: Training, spill: Path | None, small_state: int = SMAL
     return [clients * part.nbytes for part in initial.values()] if large else []
 
 
+def memory_needed(training: Training, workers: int) -> tuple[int, int]:
+    """Bytes that a run takes at most on this machine beside its data and its graph: of the state, and of a round."""
+    initial, clients = _initial(training), -(-len(training.batches.client_rows) // machines())
+    model = max(value.nbytes for value in initial.values())
+    here, links = -(-workers // machines()), 0 if training.network.has_server else training.network.matrix(0).nnz
+    mixing = LINK_BYTES * links + MIXED_BYTES * len(training.batches.client_rows)
+    return state_size(initial, clients), here * (EXTRA_MODELS * model + mixing) + EXTRA_BYTES
+
+
 def check_memory(training: Training, workers: int, spill: Path | None) -> None:
     """Refuse a run whose state does not fit into the memory of this machine, before anything else is done."""
-    initial, clients = _initial(training), -(-len(training.batches.client_rows) // machines())
-    needed, model = state_size(initial, clients), max(value.nbytes for value in initial.values())
-    extra = -(-workers // machines()) * EXTRA_MODELS * model + EXTRA_BYTES
+    initial, (needed, extra) = _initial(training), memory_needed(training, workers)
     takes = f"the clients' state takes {size(needed)} on this machine"
     if spill is not None:
         folder = spill if spill.is_dir() else spill.absolute().parent
@@ -256,5 +269,6 @@ class _UsedTensors(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        self.ids |= self._watched & {id(value) for value in tree_leaves((args, kwargs))}
+        if function != VERSION:
+            self.ids |= self._watched & {id(value) for value in tree_leaves((args, kwargs))}
         return function(*args, **(kwargs or {}))

@@ -7,6 +7,7 @@ belongs to the receiver, column j to the sender, and mixing is `X <- W X`.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,7 +69,7 @@ class Network:
         object.__setattr__(self, "_build", lru_cache(size)(lambda step: _tidy(self, self.build(step), step)))
         if self.sample is not None:
             object.__setattr__(self, "sample", lru_cache(8)(self.sample))
-        object.__setattr__(self, "_rows", lru_cache(size)(lambda step: _row_facts(self.matrix(step))))
+        object.__setattr__(self, "_facts", lru_cache(size)(lambda step: _facts(self.matrix(step))))
 
     def matrix(self, step: int, losses: Losses | None = None) -> csr_array:
         """The weights W of gossip step `step`, checked against the claims. Cached: do not write to it.
@@ -100,20 +101,23 @@ class Network:
         """The number of messages that each client sends at `step`."""
         if self.sample is not None:  # one message to the server from each client it called
             return np.bincount(self.sample(step), minlength=self.clients)
-        return np.bincount(links(self.matrix(step, losses)).indices, minlength=self.clients)
+        if self.by_loss is not None and losses is not None:
+            return _facts(self.matrix(step, losses)).sends
+        counts: NDArray[np.int64] = self._facts(self._phase(step)).sends  # type: ignore[attr-defined]  # set above
+        return counts
 
     def hears(self, step: int) -> NDArray[np.int64]:
         """The number of messages that each client receives at `step`; with a server, one."""
         if self.sample is not None:
             return np.ones(self.clients, dtype=np.int64)
-        counts: NDArray[np.int64] = self._rows(self._phase(step))[0]  # type: ignore[attr-defined]  # set above
+        counts: NDArray[np.int64] = self._facts(self._phase(step)).hears  # type: ignore[attr-defined]  # set above
         return counts
 
     def own_weights(self, step: int) -> NDArray[np.float64]:
         """The weight that each client gives itself at `step`; zero with a server."""
         if self.sample is not None:
             return np.zeros(self.clients)
-        weights: NDArray[np.float64] = self._rows(self._phase(step))[1]  # type: ignore[attr-defined]  # set above
+        weights: NDArray[np.float64] = self._facts(self._phase(step)).own_weights  # type: ignore[attr-defined]  # set above
         return weights
 
     def server_sends(self, step: int) -> int:
@@ -190,8 +194,18 @@ def name_clients(clients: Iterable[int], most: int = 8) -> str:
     return f"clients {', '.join(shown)} and {last}"
 
 
-def _row_facts(matrix: csr_array) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    return np.diff(links(matrix).indptr).astype(np.int64), matrix.diagonal()
+class _Facts(NamedTuple):
+    """The messages that each client sends and receives at a step, and the weight that it gives itself."""
+
+    sends: NDArray[np.int64]
+    hears: NDArray[np.int64]
+    own_weights: NDArray[np.float64]
+
+
+def _facts(matrix: csr_array) -> _Facts:
+    messages = links(matrix)
+    sends = np.bincount(messages.indices, minlength=matrix.shape[1])
+    return _Facts(sends, np.diff(messages.indptr).astype(np.int64), matrix.diagonal())
 
 
 def _tidy(network: Network, matrix: csr_array, step: int) -> csr_array:
