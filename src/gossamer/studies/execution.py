@@ -4,12 +4,12 @@ Every random draw is keyed by the seed and its purpose, so variants of one seed 
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Unpack
+from typing import NamedTuple, Unpack
 
 from gossamer.errors import ExperimentError, GossamerError
-from gossamer.experiment import PreparedExperiment, prepare
+from gossamer.experiment import Evaluate, prepare
 from gossamer.measure import METRICS, metric_key
 from gossamer.runs.folder import EXPERIMENT, RunFolder
 from gossamer.runs.record import RunRecord, read_run
@@ -51,84 +51,93 @@ def compare(
     if budget is not None and not budget > 0:
         raise ExperimentError(f"budget: should be minutes, more than 0 (got {budget})")
     options["keep_vectors"] = False  # a record has no place for them
-    planned = plan(study)
+    planned = plan(study, Path(out) if out is not None else None)
     # An invalid variant is refused before the first run, not after the last.
-    prepared = [_prepared(run, options.get("data_dir")) for run in planned]
-    targets = targets_of(study, prepared)
+    facts = [_facts(run, options) for run in planned]
+    targets = targets_of(study, facts)
     folder = study.claim(Path(out)) if out is not None else None
     found = {cell.label: VariantResult(cell.label, cell.values, {}) for cell in study.cells}
     left = []
-    for run in planned:
-        name = f"{run.variant.folder}-seed{run.experiment.seed}"
-        run = run._replace(folder=folder / name if folder else None)
-        if budget is not None and time.monotonic() - started > 60 * budget and not has_ended(run, options):
-            left.append(run)
-            continue
-        try:
-            found[run.label].runs[run.experiment.seed] = run_once(run, observe, options)
-        except Interrupted as stop:  # the whole comparison is resumed, not this run
-            raise Interrupted(stop.round, folder) from None
-    partitioned = any(each.training.dataset.clients is None for each in prepared)
+    try:
+        for run in planned:
+            if budget is not None and time.monotonic() - started > 60 * budget and not has_ended(run, options):
+                left.append(run)
+            else:
+                found[run.label].runs[run.experiment.seed] = run_once(run, observe, options)
+    except Interrupted as stop:  # the whole comparison is resumed, not this run
+        raise Interrupted(stop.round, folder) from None
     known = {label: variant for label, variant in found.items() if variant.runs}
     baselines = {label: other for label, other in study.baselines.items() if {label, other} <= known.keys()}
-    return Comparison(known, targets, baselines, folder, partitioned, tuple(left))
+    return Comparison(known, targets, baselines, folder, any(each.partitioned for each in facts), tuple(left))
 
 
-def plan(study: Study) -> list[StudyRun]:
-    """Every run of a study, without its folder: all seeds of the first variant, then of the next."""
+def plan(study: Study, out: Path | None = None) -> list[StudyRun]:
+    """Every run of a study: all seeds of the first variant, then of the next."""
     runs = [
         (cell, experiment.but(seed=seed))
         for cell in study.cells
         for experiment in [cell.of(study.experiment)]
         for seed in study.seeds_of(experiment)
     ]
-    return [StudyRun(cell, seeded, number, len(runs), None) for number, (cell, seeded) in enumerate(runs, start=1)]
+    return [
+        StudyRun(cell, seeded, number, len(runs), out and out / f"{cell.folder}-seed{seeded.seed}")
+        for number, (cell, seeded) in enumerate(runs, start=1)
+    ]
 
 
-def _prepared(run: StudyRun, data_dir: Path | None) -> PreparedExperiment:
-    """The live parts of a run; an error names the variant."""
+class Facts(NamedTuple):
+    """What a study must know of a run before the first one; the samples are not kept for it."""
+
+    evaluate: Evaluate
+    #: The metric by which the run is going to be judged.
+    judged_by: str
+    has_accuracies: bool
+    has_test_samples: bool
+    #: Whether the experiment's partition splits the data.
+    partitioned: bool
+
+
+def _facts(run: StudyRun, options: Options) -> Facts:
+    """Prepare a run and keep the facts; an error names the variant."""
     try:
-        return prepare(run.experiment, data_dir)
+        prepared = prepare(run.experiment, options.get("data_dir"))
     except GossamerError as error:
         raise type(error)(f"variant '{run.label}': {error}") from error
+    dataset = prepared.training.dataset
+    has_accuracies = not dataset.train.targets.is_floating_point()
+    judged_by = "test_accuracy" if has_accuracies else "test_loss"
+    if run.experiment.metric is not None:
+        judged_by = metric_key(run.experiment.metric)
+    return Facts(
+        run.experiment.evaluate,
+        judged_by if len(dataset.test) else "local_loss",
+        has_accuracies,
+        bool(len(dataset.test)),
+        dataset.clients is None,
+    )
 
 
-def targets_of(study: Study, prepared: Sequence[PreparedExperiment]) -> tuple[Target, ...]:
+def targets_of(study: Study, facts: Sequence[Facts]) -> tuple[Target, ...]:
     """The targets of a study, checked: every variant must measure their metrics."""
     if not study.targets:
         return ()
-    judged = list(dict.fromkeys(map(judged_by, prepared)))
-    if len(judged) > 1 and not hasattr(study.targets, "keys"):
+    judged = list(dict.fromkeys(each.judged_by for each in facts))
+    if len(judged) > 1 and not isinstance(study.targets, Mapping):
         raise ExperimentError(
             f"targets: some variants are judged by {judged[0]}, others by {judged[1]}: name the metric, as in "
             f"targets = {{{judged[0]} = [...]}}"
         )
-    accuracies = all(_has_labels(each) for each in prepared)
-    targets = resolve_targets(study.targets, judged[0], accuracies)
+    targets = resolve_targets(study.targets, judged[0], all(each.has_accuracies for each in facts))
     for target in targets:
-        for each in prepared:
+        for each in facts:
             key = METRICS[target.metric].cadence
-            if key and not getattr(each.experiment.evaluate, key):
+            if key and not getattr(each.evaluate, key):
                 raise ExperimentError(f"targets: {target.metric} is measured only once: set evaluate.{key}")
-            if target.metric.startswith(("test_", "client_")) and not len(each.training.dataset.test):
+            if target.metric.startswith(("test_", "client_")) and not each.has_test_samples:
                 raise ExperimentError(f"targets: {target.metric}: the data set has no test samples")
-            if target.metric in ("test_score", "test_error") and judged_by(each) != target.metric:
+            if target.metric in ("test_score", "test_error") and each.judged_by != target.metric:
                 raise ExperimentError(f"targets: {target.metric}: the experiment has no 'metric' that is written there")
     return targets
-
-
-def judged_by(prepared: PreparedExperiment) -> str:
-    """The metric by which a run is going to be judged."""
-    if not len(prepared.training.dataset.test):
-        return "local_loss"
-    if prepared.experiment.metric is not None:
-        return metric_key(prepared.experiment.metric)
-    return "test_accuracy" if _has_labels(prepared) else "test_loss"
-
-
-def _has_labels(prepared: PreparedExperiment) -> bool:
-    """Whether the samples have labels, which accuracies are of."""
-    return not prepared.training.dataset.train.targets.is_floating_point()
 
 
 def has_ended(run: StudyRun, options: Options) -> bool:
