@@ -199,8 +199,8 @@ def test_files_are_the_same_for_the_same_numbers(tmp_path: Path, suffix: str, st
 
 def test_a_full_disk_leaves_the_figure_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figure = plot(comparison({"a": {0: record(0.2, 0.5)}}))
-    figure.save(tmp_path / "f.pdf")
-    before = (tmp_path / "f.pdf").read_bytes()
+    figure.save(tmp_path / "figures" / "f.pdf")
+    before = (tmp_path / "figures" / "f.pdf").read_bytes()
 
     def full(path: Path, content: bytes) -> None:
         path.write_bytes(content[:100])
@@ -208,9 +208,9 @@ def test_a_full_disk_leaves_the_figure_as_it_was(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(figures, "_write", full)
     with pytest.raises(RunFolderError, match=r"f\.pdf: cannot be written: No space left on device"):
-        figure.save(tmp_path / "f.pdf")
-    assert [path.name for path in tmp_path.iterdir()] == ["f.pdf"]
-    assert (tmp_path / "f.pdf").read_bytes() == before
+        figure.save(tmp_path / "figures" / "f.pdf")
+    assert [path.name for path in (tmp_path / "figures").iterdir()] == ["f.pdf"]
+    assert (tmp_path / "figures" / "f.pdf").read_bytes() == before
 
 
 @pytest.mark.parametrize(

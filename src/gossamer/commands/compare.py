@@ -17,6 +17,7 @@ from gossamer.commands.options import (
     DataDir,
     Diverging,
     File,
+    MLflow,
     Out,
     Quiet,
     Settings,
@@ -28,6 +29,7 @@ from gossamer.commands.options import (
     Workers,
     overrides,
     parse_targets,
+    trackers,
 )
 from gossamer.errors import ExperimentError
 from gossamer.experiment import parse_setting, parse_value
@@ -57,6 +59,7 @@ def compare(
     spill: Spill = None,
     on_divergence: Diverging = "stop",
     tensorboard: TensorBoard = False,
+    mlflow: MLflow = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -77,7 +80,7 @@ def compare(
         workers=workers, chunk=chunk, step=step, channels_last=channels_last, spill=spill, data_dir=data_dir,
         on_divergence=on_divergence, keep_vectors=False,
     )  # fmt: skip
-    run_study(study, folder, terminal.StudyDisplay(quiet, verbose, tensorboard), options, budget)
+    run_study(study, folder, terminal.StudyDisplay(quiet, verbose, trackers(tensorboard, mlflow)), options, budget)
 
 
 def run_study(

@@ -1,14 +1,16 @@
 """Options that several commands share."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from gossamer import simulation
 from gossamer.engines import StepMode
 from gossamer.errors import ExperimentError
 from gossamer.experiment import parse_setting, parse_value
-from gossamer.simulation import OnDivergence
+from gossamer.simulation import Observer, OnDivergence
 from gossamer.studies.targets import Targets
 
 File = Annotated[Path | None, typer.Argument(help="A TOML file; without one, the built-in default.")]
@@ -40,6 +42,7 @@ Spill = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="Keep the clients' state in a file there, not in memory.")
 ]
 TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")]
+MLflow = Annotated[bool, typer.Option("--mlflow", help="Also log to MLflow.")]
 Diverging = Annotated[OnDivergence, typer.Option("--on-divergence", help="What to do when a loss is not finite.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say how the engine runs.")]
@@ -68,6 +71,11 @@ def parse_targets(texts: list[str]) -> Targets:
     for metric, value in named:
         targets.setdefault(metric, []).append(value)
     return targets
+
+
+def trackers(tensorboard: bool, mlflow: bool) -> list[Callable[[], Observer]]:
+    """What makes the observers of a run for the trackers that are asked for."""
+    return [*([simulation.TensorBoard] if tensorboard else []), *([simulation.MLflow] if mlflow else [])]
 
 
 def overrides(settings: list[str]) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def reproduce(
     study = paper.chosen(cells, seeds, quick)
     folder = out or Path("runs") / f"reproduce-{name}{'-quick' if quick else ''}"
     options = simulation.Options(workers=workers, data_dir=data_dir)
-    with terminal.StudyDisplay(quiet, verbose, False) as display:
+    with terminal.StudyDisplay(quiet, verbose) as display:
         left = reproduction.reproduce(study, folder, budget=budget, observe=display.observers, **options)
     found = reproduction.read_folders(paper, folder)
     if results is not None:

@@ -15,6 +15,7 @@ from gossamer.commands.options import (
     DataDir,
     Diverging,
     File,
+    MLflow,
     Out,
     Quiet,
     Settings,
@@ -24,6 +25,7 @@ from gossamer.commands.options import (
     Verbose,
     Workers,
     overrides,
+    trackers,
 )
 from gossamer.experiment import Experiment, load_experiment
 from gossamer.terminal.run_view import say_run
@@ -41,6 +43,7 @@ def run(
     spill: Spill = None,
     on_divergence: Diverging = "stop",
     tensorboard: TensorBoard = False,
+    mlflow: MLflow = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -49,7 +52,7 @@ def run(
     method = part_name(experiment, "method")
     folder = out or unfinished_run(experiment) or fresh_folder(f"{method}-{part_name(experiment, 'dataset')}")
     display = terminal.make_observer(method, quiet, verbose)
-    observers = [display, terminal.TensorBoard()] if tensorboard else [display]
+    observers = [display, *(tracker() for tracker in trackers(tensorboard, mlflow))]
     options = simulation.Options(
         workers=workers, chunk=chunk, step=step, channels_last=channels_last, spill=spill, data_dir=data_dir,
         on_divergence=on_divergence, keep_vectors=False,
@@ -77,7 +80,7 @@ def resume(
     )  # fmt: skip
     if (folder / studies.COMPARISON).exists():
         study = studies.load_study(folder / studies.COMPARISON)
-        run_study(study, folder, terminal.StudyDisplay(quiet, verbose, tensorboard=False), options, budget)
+        run_study(study, folder, terminal.StudyDisplay(quiet, verbose), options, budget)
         return
     display = terminal.make_observer(folder.name, quiet, verbose)
     say_run(simulation.resume(folder, observers=[display], **options), folder)

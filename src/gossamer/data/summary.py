@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossamer.data.client_rows import ClientRows
+from gossamer.system.notebook import Displayed
 
 
 @dataclass(frozen=True, eq=False)
-class PartitionSummary:
+class PartitionSummary(Displayed):
     """Label counts [clients, classes] and statistics of them."""
 
     labels: NDArray[np.int64]

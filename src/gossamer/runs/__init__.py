@@ -1,6 +1,6 @@
 """The run folder: metrics, checkpoints, models, and how the run ended."""
 
 from gossamer.runs.folder import RunFolder
-from gossamer.runs.record import read_clients
+from gossamer.runs.record import RunRecord, read_clients, read_run
 
-__all__ = ["RunFolder", "read_clients"]
+__all__ = ["RunFolder", "RunRecord", "read_clients", "read_run"]

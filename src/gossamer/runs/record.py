@@ -9,13 +9,14 @@ from gossamer.errors import RunFolderError
 from gossamer.experiment import read_toml
 from gossamer.measure import METRICS, SCORES, Score
 from gossamer.runs.folder import EXPERIMENT, RunFolder, read_lines
+from gossamer.system.notebook import Displayed
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 @dataclass(frozen=True, eq=False)
-class RunRecord:
+class RunRecord(Displayed):
     """The numbers of one run, with a label to tell it from others."""
 
     label: str
@@ -72,10 +73,11 @@ def score_of(records: Iterable[RunRecord]) -> Score:
     return next((score for score in SCORES if has_numbers(score.key)), SCORES[-1])
 
 
-def read_run(path: Path, label: str | None = None) -> RunRecord:
-    """The record of a run folder."""
+def read_run(path: Path | str, label: str | None = None) -> RunRecord:
+    """The record of a run folder: its experiment and its numbers so far. Nothing is run."""
     import pandas as pd  # takes a third of a second, which no run should wait for before its first round
 
+    path = Path(path)
     folder = RunFolder.open(path)
     experiment = read_toml(path / EXPERIMENT)
     if not isinstance(experiment.get("rounds"), int):

@@ -4,10 +4,12 @@ from gossamer.simulation.launch import resume, same_experiment, simulate
 from gossamer.simulation.observer import Observer, Outcome, RoundRecord, RunStart
 from gossamer.simulation.options import OnDivergence, Options, check_options
 from gossamer.simulation.result import Diverged, Interrupted, Run
+from gossamer.simulation.trackers import MLflow, TensorBoard
 
 __all__ = [
     "Diverged",
     "Interrupted",
+    "MLflow",
     "Observer",
     "OnDivergence",
     "Options",
@@ -15,6 +17,7 @@ __all__ = [
     "RoundRecord",
     "Run",
     "RunStart",
+    "TensorBoard",
     "check_options",
     "resume",
     "same_experiment",

@@ -14,13 +14,14 @@ from gossamer.experiment import Experiment
 from gossamer.measure import Metrics, best_round
 from gossamer.models import VectorModel
 from gossamer.runs.ending import Ending
+from gossamer.system.notebook import Displayed
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class Run(Displayed):
     """The result of a run."""
 
     experiment: Experiment

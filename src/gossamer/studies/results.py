@@ -13,6 +13,7 @@ from gossamer.measure import SCORES, Score
 from gossamer.runs.record import RunRecord, score_of
 from gossamer.studies.targets import Cost, Reached, Target, reach
 from gossamer.studies.variants import Variant, value_label
+from gossamer.system.notebook import Displayed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -145,7 +146,7 @@ class VariantResult:
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class Comparison(Displayed):
     """The variants of a comparison by label, each with one run for each seed."""
 
     variants: dict[str, VariantResult]

@@ -2,14 +2,14 @@
 
 from gossamer.terminal import console
 from gossamer.terminal.console import say, say_next, say_where
-from gossamer.terminal.progress import StudyDisplay, TensorBoard, make_observer
+from gossamer.terminal.progress import StudyDisplay, make_observer, show_progress
 
 __all__ = [
     "StudyDisplay",
-    "TensorBoard",
     "console",
     "make_observer",
     "say",
     "say_next",
     "say_where",
+    "show_progress",
 ]

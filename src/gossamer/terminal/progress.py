@@ -1,7 +1,8 @@
-"""Observers for a person: a live bar on a terminal, plain lines elsewhere, TensorBoard on request."""
+"""Observers for a person: a live bar on a terminal, one line that changes in a notebook, plain lines elsewhere."""
 
 import os
 import sys
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Self
 
@@ -12,7 +13,6 @@ from rich.segment import ControlType
 from rich.table import Column
 from rich.text import Text
 
-from gossamer.errors import ExperimentError
 from gossamer.measure import Metrics
 from gossamer.simulation import Observer, Outcome, RoundRecord, RunStart
 from gossamer.studies import StudyRun
@@ -52,19 +52,43 @@ class PlainLines(Quiet):
         self._rounds = 0
 
     def waiting(self, reason: str) -> None:
-        _print_plain(f"{self._label}: {reason} ...")
+        self.say(f"{self._label}: {reason} ...")
 
     def start(self, run: RunStart) -> None:
         self._rounds = run.experiment.rounds
         if self._verbose:
-            _print_plain(f"{self._label}: {opening(run)}; clients run {run.how}")
+            self.say(f"{self._label}: {opening(run)}; clients run {run.how}")
         if run.rounds_done:
-            _print_plain(f"{self._label}: going on after round {run.rounds_done}")
+            self.say(f"{self._label}: going on after round {run.rounds_done}")
 
     def round(self, record: RoundRecord) -> bool:
         if record.round % max(1, self._rounds // 50) == 0 or record.round == self._rounds:
-            _print_plain(f"{self._label}: round {record.round}/{self._rounds}  {progress_text(record.metrics)}")
+            self.say(f"{self._label}: round {record.round}/{self._rounds}  {progress_text(record.metrics)}")
         return False
+
+    def say(self, line: str) -> None:
+        """Show a line."""
+        _print_plain(line)
+
+
+class ChangingLine(PlainLines):
+    """One line in the output of a notebook's cell, written over as the run goes."""
+
+    #: The newest line, in which the next run of the same comparison goes on.
+    newest: Any = None
+
+    def __init__(self, label: str, verbose: bool) -> None:
+        super().__init__(label, verbose)
+        self.line: Any = None
+
+    def say(self, line: str) -> None:
+        if self.line is None:
+            from IPython import display
+
+            show: Any = display.display
+            self.line = ChangingLine.newest = show({"text/plain": line}, raw=True, display_id=True)
+        else:
+            self.line.update({"text/plain": line}, raw=True)
 
 
 class LiveBar(Quiet):
@@ -145,33 +169,28 @@ def make_observer(label: str, quiet: bool, verbose: bool) -> Quiet:
     """The display that suits the terminal at hand."""
     if quiet:
         return Quiet()
+    if err.is_jupyter:
+        return ChangingLine(label, verbose)
     return LiveBar(label, verbose) if err.is_terminal else PlainLines(label, verbose)
 
 
-class TensorBoard(Observer):
-    """Writes every metric as TensorBoard events into the run folder."""
+def show_progress(run: StudyRun | str = "run") -> list[Observer]:
+    """Observers that show how far a run is, as it suits a terminal, a notebook or a log.
 
-    def __init__(self) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise ExperimentError("--tensorboard needs tensorboard: pip install 'gossamer[tensorboard]'") from None
-        self._make: Any = SummaryWriter
-        self._writer: Any = None
+    `simulate(..., observers=show_progress("label"))`, or for all runs of a comparison
+    `compare(..., observe=show_progress)`: in a notebook these share one line.
+    """
+    if isinstance(run, str):
+        return [make_observer(run, quiet=False, verbose=False)]
+    display = make_observer(numbered(run), quiet=False, verbose=False)
+    if isinstance(display, ChangingLine) and run.number > 1:
+        display.line = ChangingLine.newest
+    return [display, TellsDivergence(run.label)]
 
-    def start(self, run: RunStart) -> None:
-        assert run.folder is not None, "commands always name a folder"
-        self._writer = self._make(str(run.folder / "tensorboard"))
 
-    def round(self, record: RoundRecord) -> bool:
-        for key, value in {**record.metrics, **record.timings}.items():
-            if key != "round" and value is not None:
-                self._writer.add_scalar(key, value, record.round)
-        return False
-
-    def end(self, outcome: Outcome) -> None:
-        if self._writer:
-            self._writer.close()
+def numbered(run: StudyRun) -> str:
+    """A run of a comparison with its place among all of them."""
+    return f"[{run.number:{len(str(run.total))}}/{run.total}] {run}"
 
 
 class TellsDivergence(Quiet):
@@ -190,9 +209,8 @@ class TellsDivergence(Quiet):
 class StudyDisplay:
     """The displays of a comparison, one for each run."""
 
-    def __init__(self, quiet: bool, verbose: bool, tensorboard: bool) -> None:
-        self._quiet, self._verbose = quiet, verbose
-        self._more = [TensorBoard] if tensorboard else []
+    def __init__(self, quiet: bool, verbose: bool, trackers: Sequence[Callable[[], Observer]] = ()) -> None:
+        self._quiet, self._verbose, self._trackers = quiet, verbose, trackers
         self._noted: set[str] = set()
         self._current = Quiet()
 
@@ -206,10 +224,9 @@ class StudyDisplay:
     def observers(self, run: StudyRun) -> list[Observer]:
         """The observers of the next run."""
         self._current.close()
-        name = f"[{run.number:{len(str(run.total))}}/{run.total}] {run}"
-        self._current = make_observer(name, self._quiet, self._verbose)
+        self._current = make_observer(numbered(run), self._quiet, self._verbose)
         self._current.noted = self._noted
-        return [self._current, TellsDivergence(run.label), *(more() for more in self._more)]
+        return [self._current, TellsDivergence(run.label), *(tracker() for tracker in self._trackers)]
 
 
 def erase_line() -> None:
