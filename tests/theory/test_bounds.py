@@ -8,7 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossamer.theory import DFEDADMM, DFEDSAM, DFEDSGPSM, LOCAL_G_ECL, THEOREMS, Constants, Theorem, evaluate, phi
+from gossamer.theory import (
+    DFEDADMM,
+    DFEDSAM,
+    DFEDSGPSM,
+    LOCAL_G_ECL,
+    RATES,
+    THEOREMS,
+    Constants,
+    Theorem,
+    evaluate,
+    phi,
+)
+from gossamer.theory.rates import dfedadmm, dfedsam, dfedsgpsm, rounds_until
 
 #: Everything that can be one is one; the graph is complete.
 ONES = Constants(
@@ -171,3 +183,35 @@ def test_isolated_clients_have_no_step_size_in_local_g_ecl() -> None:
 def test_an_extra_pull_of_the_edges_asks_for_smaller_steps() -> None:
     c = replace(ONES, lambda_=0.9, pull=1000.0)
     assert LOCAL_G_ECL.allowed(c).lr < LOCAL_G_ECL.allowed(replace(c, pull=0.0)).lr
+
+
+def test_the_consensus_lemmas_by_hand() -> None:
+    c = Constants(
+        clients=4, steps=2, rounds=1, lr=0.5, gap=1, smoothness=1, sigma_l=1, sigma_g=2, gradient=3, x0=1,
+        lambda_=0.5, push_rate=0.5, rho=0, momentum=0.5, penalty=0.1,
+    )  # fmt: skip
+    # C₂ = 2·2·(8·2·(4 + 1 + 9)) = 896; η² = 1/4; (1−λ)² = 1/4
+    assert DFEDSAM.consensus(c) == pytest.approx(896)
+    assert DFEDSAM.consensus(replace(c, gossip_steps=2)) == pytest.approx(896 / 4 * phi(0.5, 4, 2))
+    # α̃ = 1 + (1 + α) = 2.5: 2·q²·‖x⁰‖² + 2·η²·α̃²·(9 + 1)/(1−q)²
+    assert DFEDSGPSM.consensus(c) == pytest.approx(2 / 4 + 2 * 0.25 * 6.25 * 10 / 0.25)
+    # C₂ = 16·(1/4)·4·(12 + 2 + 36) + 0.01·10
+    assert DFEDADMM.consensus(c) == pytest.approx(2 * (800 + 0.1) / 0.25)
+
+
+def test_rounds_to_epsilon_meet_the_rate_and_no_fewer_do() -> None:
+    c = Constants(
+        clients=4, steps=2, rounds=1, lr=0.5, gap=1, smoothness=1, sigma_l=1, sigma_g=2, gradient=3, beta=2, lambda_=0.5
+    )
+    for function in (dfedsam, dfedsgpsm, dfedadmm):
+        rounds = rounds_until(lambda T, rate=function: rate(c, T), 0.01)
+        assert function(c, rounds) <= 0.01 < function(c, rounds - 1)
+    table = {rate.method: rate.rounds(c, 0.01) for rate in RATES}
+    assert table["SCAFFOLD"] == pytest.approx(1 / 0.01 + 1 / (2 * 4 * 0.01**2))
+    assert table["FedAvg"] == pytest.approx(2 / 0.01 + 2 / 0.01**1.5 + 1 / (2 * 4 * 0.01**2))
+    p = 0.75
+    assert table["Local G-ECL"] == pytest.approx(
+        1 / (p**2 * 0.01) + 2 ** (2 / 3) / (p * 0.01) + 1 / (p**2 * 2**0.5 * 0.01**1.5) + 1250
+    )
+    assert RATES[-1].rounds(replace(c, lambda_=1.0), 0.01) == float("inf")  # clients that never agree
+    assert rounds_until(lambda T: 1.0, 0.5) == float("inf")

@@ -11,6 +11,7 @@ from gossamer.commands.bench import bench
 from gossamer.commands.compare import compare
 from gossamer.commands.figure import figure
 from gossamer.commands.graph import graph
+from gossamer.commands.landscape import landscape
 from gossamer.commands.listings import datasets, graphs, methods, models
 from gossamer.commands.network import network
 from gossamer.commands.partition import partition
@@ -18,6 +19,7 @@ from gossamer.commands.peer import peer
 from gossamer.commands.report import report
 from gossamer.commands.reproduce import reproduce
 from gossamer.commands.run import resume, run
+from gossamer.commands.sharpness import sharpness
 from gossamer.commands.show import show
 from gossamer.commands.theory import theory
 from gossamer.errors import GossamerError
@@ -81,8 +83,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
-    run, resume, compare, reproduce, show, figure, report, graph, partition, theory, bench, methods, graphs, datasets,
-    models, peer,
+    run, resume, compare, reproduce, show, figure, report, sharpness, landscape, graph, partition, theory, bench,
+    methods, graphs, datasets, models, peer,
 ):  # fmt: skip
     app.command()(command)
 

@@ -368,7 +368,7 @@ def _read(run: Path, roster: Roster) -> tuple[list[dict[str, Any]], dict[str, Te
 
 def _difference(training: Training, replayed: Tensor, run: Path, state: Mapping[str, Tensor]) -> float:
     """The largest difference between the replayed model and the run's, both as committed and in its final file."""
-    final = RunFolder(run).load_model(FINAL)
+    final = RunFolder(run).load_model(FINAL)[1]
     try:
         written = torch.cat([final[name].reshape(-1) for name in training.model.names])
         return float((torch.stack([training.method.model(dict(state)), written]) - replayed).abs().max())

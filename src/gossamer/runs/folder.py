@@ -211,8 +211,8 @@ class RunFolder:
         state: dict[str, Tensor],
         own: range,
         clients: int,
-        group: Group,
-        say: Callable[[str], None],
+        group: Group = ALONE,
+        say: Callable[[str], None] = lambda message: None,
     ) -> int:
         """Load the state of a worker's own clients from the newest whole checkpoint; gives its round.
 
@@ -269,9 +269,9 @@ class RunFolder:
         """Record how and why the run ended before its last round."""
         write_text(self.path / STOPPED, ending.to_json() + "\n")
 
-    def load_model(self, name: str) -> dict[str, Tensor]:
-        """The parameters written by `save_model`."""
-        return load_tensors(self.path / name)[1]
+    def load_model(self, name: str) -> tuple[dict[str, str], dict[str, Tensor]]:
+        """What `save_model` wrote: the round, and the parameters."""
+        return load_tensors(self.path / name)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

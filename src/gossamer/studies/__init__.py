@@ -1,8 +1,10 @@
 """Studies: variants of one experiment, every one of them run with the same seeds, and what their runs say."""
 
 from gossamer.studies.execution import compare
+from gossamer.studies.landscape import Landscape, LandscapeSettings, measure_landscapes
 from gossamer.studies.reading import read_comparison
 from gossamer.studies.results import Comparison, Difference, Estimate, StudyRun, TargetResult, VariantResult
+from gossamer.studies.sharpness import SharpnessSettings, measure_sharpness
 from gossamer.studies.study import COMPARISON, DEFAULT_SWEEP, Study, load_study
 from gossamer.studies.targets import Cost, Reached, Target, reach
 from gossamer.studies.variants import Variant, part_label, slug, value_label
@@ -14,7 +16,10 @@ __all__ = [
     "Cost",
     "Difference",
     "Estimate",
+    "Landscape",
+    "LandscapeSettings",
     "Reached",
+    "SharpnessSettings",
     "Study",
     "StudyRun",
     "Target",
@@ -23,6 +28,8 @@ __all__ = [
     "VariantResult",
     "compare",
     "load_study",
+    "measure_landscapes",
+    "measure_sharpness",
     "part_label",
     "reach",
     "read_comparison",

@@ -8,15 +8,24 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from gossamer.system.words import number
-from gossamer.theory.report import Bound, Theory, Values, percent
+from gossamer.system.words import counted, number
+from gossamer.terminal.console import ruled_table, with_caption
+from gossamer.theory.rates import RATES
+from gossamer.theory.report import Bound, RunMeasures, Theory, Values, percent
 
 
-def theory_view(theory: Theory) -> RenderableType:
-    """The constants, then every bound with its terms and what dominates it, then what to keep in mind."""
+def theory_view(theory: Theory, epsilon: float | None = None) -> RenderableType:
+    """The constants, then every bound with its terms and what dominates it, then what to keep in mind.
+
+    Between them the bounds beside a run, if there is one, and the rounds to a squared gradient norm of ε.
+    """
     parts: list[RenderableType] = [_constants(theory)]
     for bound in theory.bounds:
         parts += ["", *_bound(bound)]
+    if theory.run is not None:
+        parts += ["", _beside(theory, theory.run)]
+    if epsilon is not None:
+        parts += ["", _rates(theory, epsilon)]
     parts += ["", "[bold]Keep in mind[/]"]
     worst = "the bounds are worst cases with constants measured at one point: compare their terms, not their sizes"
     notes = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
@@ -50,6 +59,49 @@ def _constants(theory: Theory) -> Table:
     row("B", m.gradient, "largest gradient of a client")
     if c.push_factor != 1 or c.least_weight != 1:
         row("C, δ", f"{number(c.push_factor)}, {number(c.least_weight)}", "push-sum: disagreement ≤ C λᵗ; least weight")
+    return shown
+
+
+def _beside(theory: Theory, run: RunMeasures) -> Table:
+    """The bounds beside what the run measured."""
+    shown = ruled_table(f"The bounds beside the run of {counted(run.last_round, 'round')}")
+    shown.add_column("theorem or lemma", overflow="fold")
+    shown.add_column("of", no_wrap=True)
+    for head in ("measured", "bound"):
+        shown.add_column(head, justify="right", no_wrap=True)
+    shown.add_column("conditions")
+    for bound in theory.bounds:
+        theorem = bound.theorem
+        style = "bold" if bound.covers else None
+        holds = ("hold" if bound.valid else "do not hold") + ("" if bound.covers else "; another method")
+        measured = run.least if theorem.over_rounds == "least" else run.mean
+        about = "up to a constant" if theorem.up_to_a_constant else ""
+        shown.add_row(
+            f"{theorem.name}, {theorem.place}", f"{theorem.over_rounds} ‖∇f(x̄)‖²", number(measured),
+            number(bound.here.total), "; ".join(filter(None, (holds, about))), style=style,
+        )  # fmt: skip
+        if theorem.consensus is not None:
+            shown.add_row(
+                f"{theorem.name}, {theorem.consensus_place}", "last consensus", number(run.consensus),
+                number(bound.consensus), holds, style=style,
+            )  # fmt: skip
+    captions = [f"‖∇f(x̄)‖² was measured in {counted(run.rounds, 'round')}; the largest consensus was "
+                f"{number(run.consensus_largest)}."]  # fmt: skip
+    if not run.rounds:
+        captions = ["The run did not measure ‖∇f(x̄)‖²: set evaluate.gradient=1, and evaluate.start=true for round 0."]
+    return with_caption(shown, captions)
+
+
+def _rates(theory: Theory, epsilon: float) -> Table:
+    """Rounds to ε."""
+    shown = ruled_table(f"Rounds until ‖∇f‖² ≤ {number(epsilon)}, with all hidden constants taken as 1")
+    for head in ("method", "from"):
+        shown.add_column(head, no_wrap=True)
+    shown.add_column("rounds", justify="right", no_wrap=True)
+    shown.add_column("rate", overflow="fold", style="dim")
+    found = theory.rounds_to(epsilon)
+    for rate in RATES:
+        shown.add_row(rate.method, rate.place, number(found[rate.method]), rate.formula)
     return shown
 
 

@@ -54,6 +54,8 @@ class Constants:
     sigma_g: float
     #: B: ‖∇f_i(x)‖ ≤ B.
     gradient: float
+    #: β: ‖∇f_i(x) − ∇f(x)‖ ≤ β; at least σ_g.
+    beta: float = 0.0
     #: ‖x⁰‖.
     x0: float = 0.0
     #: The second largest |eigenvalue| of W.
@@ -122,7 +124,12 @@ class Theorem:
     conditions: Callable[[Constants], list[Condition]]
     allowed: Callable[[Constants], Constants]
     terms: Callable[[Constants], list[Term]]
+    #: Of the squared gradient norms over the rounds, the one that is bounded.
+    over_rounds: Literal["least", "mean"]
     up_to_a_constant: bool = False
+    #: The lemma on the consensus distance (1/m) Σ‖x_i − x̄‖², where it is, and the bound after the last round.
+    consensus_place: str = ""
+    consensus: Callable[[Constants], float] | None = None
 
     def applies_to(self, method: Method) -> bool:
         """Whether the method is the theorem's or a special case of it. DFedADMM's proof needs the old dual."""
@@ -197,6 +204,16 @@ def sam_terms(c: Constants) -> list[Term]:
     ]
 
 
+def sam_consensus(c: Constants) -> float:
+    """Lemmas D.5 and D.6: C₂η²/(1−λ)² for Q = 1, C₂η²Φ(λ, m, Q) otherwise; ‖∇f(x_i)‖ in C₂ is at most B."""
+    K, L, η, ρ = c.steps, c.smoothness, c.lr, c.rho
+    size = L**2 * ρ**2 + c.sigma_g**2 + c.sigma_l**2 + c.gradient**2
+    C2 = 2 * K * (4 * K**3 * L**2 * ρ**4 / (2 * K - 1) + 8 * K * size) + 2 * K * ρ**2 / (η**2 * (2 * K - 1))
+    if c.gossip_steps == 1:
+        return over(C2 * η**2, (1 - c.lambda_) ** 2)
+    return C2 * η**2 * phi(c.lambda_, c.clients, c.gossip_steps)
+
+
 DFEDSAM = Theorem(
     name="DFedSAM",
     place="Theorem 4.5",
@@ -205,6 +222,9 @@ DFEDSAM = Theorem(
     conditions=lambda c: [at_most("1/(10KL)", sam_limit(c), c.lr), *symmetric_graph(c)],
     allowed=lambda c: replace(c, lr=min(c.lr, sam_limit(c))),
     terms=sam_terms,
+    over_rounds="least",
+    consensus_place="Lemmas D.5, D.6",
+    consensus=sam_consensus,
 )
 
 
@@ -245,6 +265,7 @@ LOCAL_G_ECL = Theorem(
     conditions=gecl_conditions,
     allowed=lambda c: replace(c, lr=min(c.lr, *gecl_limits(c).values())),
     terms=gecl_terms,
+    over_rounds="mean",
     up_to_a_constant=True,
 )
 
@@ -277,6 +298,14 @@ def push_terms(c: Constants) -> list[Term]:
     ]
 
 
+def push_consensus(c: Constants) -> float:
+    """Lemma 4, of every client, after T rounds: 2C²q^(2T)‖x⁰‖² + 2η²α̃²C²(B² + σ_l²)/(1−q)², α̃ = Σ_k Σ_{s≤k} α^(k−s)."""
+    K, α, C2, q = c.steps, c.momentum, c.push_factor**2, c.push_rate
+    effective = K / (1 - α) - α * (1 - α**K) / (1 - α) ** 2
+    local = 2 * c.lr**2 * effective**2 * C2 * (c.gradient**2 + c.sigma_l**2)
+    return 2 * C2 * q ** (2 * c.rounds) * c.x0**2 + over(local, (1 - q) ** 2)
+
+
 DFEDSGPSM = Theorem(
     name="DFedSGPSM",
     place="Theorem 1",
@@ -289,6 +318,9 @@ DFEDSGPSM = Theorem(
     ],
     allowed=lambda c: replace(c, lr=min(c.lr, push_limit(c))),
     terms=push_terms,
+    over_rounds="mean",
+    consensus_place="Lemma 4",
+    consensus=push_consensus,
 )
 
 
@@ -334,6 +366,13 @@ def admm_terms(c: Constants) -> list[Term]:
     ]
 
 
+def admm_consensus(c: Constants) -> float:
+    """Lemma 8: 2C₂/(1−ψ)², C₂ = 16η²K²(3σ_g² + 2σ_l² + 4B²) + λ²(σ_l² + B²); for η < 1/(6KL)."""
+    σl2, B2 = c.sigma_l**2, c.gradient**2
+    C2 = 16 * c.lr**2 * c.steps**2 * (3 * c.sigma_g**2 + 2 * σl2 + 4 * B2) + c.penalty**2 * (σl2 + B2)
+    return over(2 * C2, (1 - c.lambda_) ** 2)
+
+
 DFEDADMM = Theorem(
     name="DFedADMM",
     place="Theorem 1",
@@ -342,6 +381,9 @@ DFEDADMM = Theorem(
     conditions=admm_conditions,
     allowed=admm_allowed,
     terms=admm_terms,
+    over_rounds="mean",
+    consensus_place="Lemma 8",
+    consensus=admm_consensus,
 )
 
 THEOREMS: tuple[Theorem, ...] = (DFEDSAM, LOCAL_G_ECL, DFEDSGPSM, DFEDADMM)

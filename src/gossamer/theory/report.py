@@ -1,7 +1,7 @@
 """The theorems applied to an experiment: the terms of each bound, whether its assumptions hold, and what would help."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 from gossamer.errors import ExperimentError
 from gossamer.experiment import Experiment, prepare
 from gossamer.graphs import GraphSummary, summarise
+from gossamer.measure import Metrics
 from gossamer.methods import DFedADMM, QGDSGDm
 from gossamer.methods.dfedadmm import AlternatesDirections
 from gossamer.methods.dfedavg import LocalMomentumSGD
@@ -31,6 +32,7 @@ from gossamer.theory.bounds import (
     total,
 )
 from gossamer.theory.measures import Measured, measure, mixing_of, pull_of, push_sum_is_measured
+from gossamer.theory.rates import RATES, Rate
 from gossamer.training import Training, check_first_step
 
 #: What reduces the terms of each kind.
@@ -79,6 +81,9 @@ class Bound:
     conditions: tuple[Condition, ...]
     here: Values
     allowed: Values | None
+
+    #: The bound of the consensus lemma at the experiment's step size; NaN if the paper has none.
+    consensus: float
 
     @property
     def valid(self) -> bool:
@@ -133,7 +138,41 @@ class Bound:
             "here": values_dict(self.here),
             "allowed": None if self.allowed is None else values_dict(self.allowed),
             "verdict": self.verdict,
+            "consensus_lemma": self.theorem.consensus_place or None,
+            "consensus_bound": finite(self.consensus),
         }
+
+
+@dataclass(frozen=True)
+class RunMeasures:
+    """What a run measured of the quantities that the theorems bound."""
+
+    #: The last round, and in how many rounds the squared gradient norm of the averaged model was measured.
+    last_round: int
+    rounds: int
+    #: The least ‖∇f(x̄)‖² over these rounds, and the mean; NaN if it was never measured.
+    least: float
+    mean: float
+    #: The largest consensus distance of a round, and the last.
+    consensus_largest: float
+    consensus: float
+
+    @classmethod
+    def of(cls, metrics: Sequence[Metrics]) -> "RunMeasures":
+        """From the metrics of a run."""
+
+        def known(key: str) -> list[float]:
+            return [value for line in metrics if (value := line.get(key)) is not None and math.isfinite(value)]
+
+        norms, apart = known("gradient_norm_squared"), known("consensus")
+        return cls(
+            int(metrics[-1]["round"]) if metrics else 0,
+            len(norms),
+            min(norms, default=math.nan),
+            math.fsum(norms) / len(norms) if norms else math.nan,
+            max(apart, default=math.nan),
+            apart[-1] if apart else math.nan,
+        )
 
 
 @dataclass(frozen=True)
@@ -145,6 +184,14 @@ class Theory:
     measured: Measured
     bounds: tuple[Bound, ...]
     notes: tuple[str, ...]
+    #: Measures of a run of this experiment.
+    run: RunMeasures | None = None
+
+    def rounds_to(self, epsilon: float) -> dict[str, float]:
+        """Rounds until ‖∇f‖² ≤ ε by the papers' corollaries and Table I, up to constant factors, by method."""
+        if not 0 < epsilon < math.inf:
+            raise ExperimentError(f"epsilon: should be a positive number (got {epsilon:g})")
+        return {rate.method: _finite_or_infinite(rate, self.constants, epsilon) for rate in RATES}
 
     @property
     def phi(self) -> float:
@@ -167,12 +214,20 @@ class Theory:
             "constants": constants,
             "measured": {key: finite(value) for key, value in self.measured._asdict().items()},
             "bounds": [bound.to_dict() for bound in self.bounds],
+            "run": None if self.run is None else {key: finite(value) for key, value in asdict(self.run).items()},
             "notes": list(self.notes),
         }
 
 
-def analyse(experiment: Experiment, data_dir: Path | None = None, smoothness: float | None = None) -> Theory:
+def analyse(
+    experiment: Experiment,
+    data_dir: Path | None = None,
+    smoothness: float | None = None,
+    metrics: Sequence[Metrics] | None = None,
+) -> Theory:
     """The constants of an experiment, measured at its initial model, and the bounds of the four papers.
+
+    `metrics` of a run of this experiment put what it measured beside the bounds.
 
     >>> said = analyse(Experiment(clients=4, local_steps=2, rounds=5, model="softmax"))
     >>> [bound.theorem.name for bound in said.bounds]
@@ -200,6 +255,7 @@ def analyse(experiment: Experiment, data_dir: Path | None = None, smoothness: fl
         sigma_l=measured.sigma_l,
         sigma_g=measured.sigma_g,
         gradient=measured.gradient,
+        beta=measured.beta,
         x0=measured.x0,
         lambda_=mixing.rate,
         gossip_steps=work.traits.gossip_steps,
@@ -221,7 +277,9 @@ def analyse(experiment: Experiment, data_dir: Path | None = None, smoothness: fl
         notes.insert(
             0, "no theorem here covers this method: the bounds are those of other methods on its data and graph"
         )
-    return Theory(graph, constants, measured, bounds, tuple(notes))
+    return Theory(
+        graph, constants, measured, bounds, tuple(notes), None if metrics is None else RunMeasures.of(metrics)
+    )
 
 
 def evaluate(theorem: Theorem, constants: Constants, covers: bool = False) -> Bound:
@@ -229,7 +287,8 @@ def evaluate(theorem: Theorem, constants: Constants, covers: bool = False) -> Bo
     conditions = tuple(theorem.conditions(constants))
     allowed = theorem.allowed(constants)
     nearest = None if allowed == constants else values_of(theorem, allowed)
-    return Bound(theorem, covers, conditions, values_of(theorem, constants), nearest)
+    consensus = theorem.consensus(constants) if theorem.consensus else math.nan
+    return Bound(theorem, covers, conditions, values_of(theorem, constants), nearest, consensus)
 
 
 def values_of(theorem: Theorem, c: Constants) -> Values:
@@ -265,6 +324,14 @@ def notes_on(work: Training, graph: GraphSummary, smoothness: float | None) -> I
         yield f"the method has no penalty: λ = {DFedADMM().penalty:g}, the default of dfedadmm, in DFedADMM's bound"
     if work.clip is not None:
         yield "gradients are clipped in training, which no theorem covers"
+
+
+def _finite_or_infinite(rate: Rate, constants: Constants, epsilon: float) -> float:
+    """The rounds of a rate; infinite where clients never agree, NaN where push-sum has no constants."""
+    try:
+        return rate.rounds(constants, epsilon)
+    except (OverflowError, ZeroDivisionError):
+        return math.inf
 
 
 def values_dict(values: Values) -> dict[str, Any]:
