@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from gossamer.data.client_rows import ClientRows, Indices
 from gossamer.data.inputs import Inputs, input_tensors, map_inputs
@@ -182,6 +183,11 @@ class ChunkBatches:
             return None
         rows = self._rows[:, :, : self._widths[0]]
         return self._batch(rows, self._weights[:, :, : self._widths[0]])
+
+    def padded(self, width: int) -> tuple[Tensor, Tensor]:
+        """All steps as rows of the data set, and the weights of these samples: [steps, clients, width]."""
+        more = (0, width - self._rows.shape[2])
+        return (self._rows, self._weights) if more == (0, 0) else (pad(self._rows, more), pad(self._weights, more))
 
     def take(self, step: int) -> Batch:
         """The tensors of one step, augmented."""

@@ -7,10 +7,12 @@ threads, and what the caller adds. When any of it changes, the file is not found
 import hashlib
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock
 from platformdirs import user_cache_path
 
 from gossamer.system.machine import processor_and_features
@@ -28,6 +30,31 @@ def write_atomically(path: Path, content: bytes) -> None:
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as aside:
         aside.write(content)
     os.replace(aside.name, path)
+
+
+def kept_library(build: Callable[[Path], None], *depends_on: Any) -> Path:
+    """The shared library that `build` writes to a path; one that was built earlier on this machine is used again."""
+    base = cache_file("steps", *depends_on)
+    try:
+        base.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(base.with_suffix(".lock")):  # other workers need the same library at the same time
+            for path in base.parent.glob(f"{base.name}-*.so"):
+                if path.stem == f"{base.name}-{digest(path.read_bytes())}":
+                    return path
+                path.unlink()  # damaged: loading it would end the process
+            return _built(build, base)
+    except OSError:  # a folder that cannot be written to, say
+        return _built(build, Path(tempfile.mkdtemp()) / base.name)
+
+
+def _built(build: Callable[[Path], None], base: Path) -> Path:
+    with tempfile.TemporaryDirectory() as folder:
+        aside = Path(folder) / "library.so"
+        build(aside)
+        content = aside.read_bytes()
+    path = base.with_name(f"{base.name}-{digest(content)}.so")
+    write_atomically(path, content)
+    return path
 
 
 def digest(content: bytes) -> str:

@@ -139,7 +139,7 @@ def _launch(experiment: Experiment, path: Path | None, resumes: bool, observers:
         if chosen is None:
             mine = _plan(training, options, group.size, RunFolder(path) if path else None, observer)
             chosen = ExecutionPlan.from_json(group.broadcast(mine.to_json() if group.first else ""))
-        if chosen.step == "compiled":
+        if chosen.step in ("compiled", "lanes"):
             observer.waiting("compiling local steps, or finding those of an earlier run")
         for difference in _not_as_asked(experiment, options, chosen):
             observer.note(difference)

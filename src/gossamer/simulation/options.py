@@ -19,7 +19,7 @@ class Options(TypedDict, total=False):
     workers: int | None
     #: Clients that a worker runs at once.
     chunk: int | None
-    #: How a local step is run: "eager", "traced" or "compiled".
+    #: How a local step is run: "eager", "traced", "compiled" or "lanes".
     step: StepMode | None
     #: Images with their channels last.
     channels_last: bool | None

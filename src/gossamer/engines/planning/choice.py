@@ -21,6 +21,8 @@ from gossamer.engines.rows import Rows
 from gossamer.engines.stacked import default_plan, initial_rows, shape_mismatch, shapes
 from gossamer.engines.steps.chunk import ChunkRunner, ExecutionPlan, StepMode, one_line
 from gossamer.engines.steps.compiled import can_use_forks
+from gossamer.engines.steps.lane_code import NotInLanes
+from gossamer.engines.steps.lanes import check_lanes
 from gossamer.methods import mixes
 from gossamer.system.allocator import keep_freed_memory
 from gossamer.system.threads import on_threads
@@ -36,6 +38,8 @@ WORTH_MEASURING = 30.0
 CHUNKS = (1, 4, 16, 64, 256)
 #: The least ratio between two sizes that are tried: the difference between nearer ones is lost in the noise.
 LEAST_RATIO = 1.5
+#: Clients at a time in the lanes of vectors, and the most bytes of their state: their vectors alone take memory.
+MOST_LANES, LANES_STATE = 256, 8 << 20
 #: A large state limits a chunk to this fraction of a worker's clients: while it runs, a chunk takes about a dozen times
 #: the memory of its state.
 LARGE_STATE_FRACTION = 1 / 256
@@ -76,6 +80,9 @@ def choose_plan(
         channels_last=layouts[0],
         reason=plain.reason if overrides.chunk is None and reason == "as asked" else reason,
     )
+    lanes = (overrides.chunk or lanes_at_once(training, per_worker)) or plain.chunk
+    if overrides.step == "lanes":
+        return plain._replace(chunk=min(lanes, per_worker))
     if len(trainable(training)) == 0 or (None not in overrides[:2] and len(layouts) == 1):
         return plain
     keep_freed_memory()
@@ -90,7 +97,9 @@ def choose_plan(
             return plain
         notify("measuring how to run the clients fastest, once for this model and machine")
         try:
-            plan = _measure_in_fork(training, Candidates(chunks, layouts, overrides.step, steps))
+            plan = _measure_in_fork(
+                training, Candidates(chunks, layouts, overrides.step, steps, lanes if max(chunks) > 1 else 0)
+            )
         except ForkFailed as error:
             return plain._replace(reason=f"{plain.reason}; measuring what is best failed: {one_line(error)}")
         if reason != "as asked":
@@ -117,6 +126,17 @@ def most_at_once(training: Training, workers: int, small_state: int = SMALL_STAT
     if state_size(training.method.init(training.model.initial), clients) > small_state:
         most = max(1, int(most * LARGE_STATE_FRACTION))
     return min(most, CHUNKS[-1])
+
+
+def lanes_at_once(training: Training, clients: int) -> int:
+    """The number of clients that a worker runs at once in the lanes of vectors; 0 if it cannot."""
+    try:
+        check_lanes(training.model.size, training.model.initial)
+    except NotInLanes:
+        return 0
+    state = state_size(training.method.init(training.model.initial), 1)
+    most = max(1, min(MOST_LANES, LANES_STATE // state))
+    return -(-clients // -(-clients // most))
 
 
 def sizes_to_try(clients: int, most: int) -> list[int]:

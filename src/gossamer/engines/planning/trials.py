@@ -39,6 +39,8 @@ class Candidates(NamedTuple):
     step: StepMode | None
     #: Client-steps of a worker in the whole run: compiling pays for many.
     steps: float
+    #: Clients at a time in the lanes of vectors; 0 if they cannot be run so.
+    lanes: int = 0
 
 
 class Trial:
@@ -61,6 +63,11 @@ class Trial:
         self._most = None if whole else most
         self._steps = len(clients) * (steps if whole else min(most, steps))
         training.model.template.train()
+
+    @property
+    def as_planned(self) -> bool:
+        """Whether steps are really run as the plan says."""
+        return self._runner.in_effect.step == self.plan.step
 
     def run(self, times: int = 1) -> float:
         """Run it so many times; gives the seconds per client and step. The first runs trace the steps."""
@@ -109,7 +116,12 @@ def measure(training: Training, candidates: Candidates) -> ExecutionPlan:
     modes = [chosen]
     if candidates.step is None and chosen.plan.chunk == 1:
         modes.insert(0, timed(chosen.plan._replace(step="eager")))
-    pays = chosen.seconds * candidates.steps > WORTH_COMPILING and has_compiler()
+    if candidates.step is None and candidates.lanes:
+        lanes = timed(ExecutionPlan(candidates.lanes, "lanes"))
+        modes += [lanes] if lanes.as_planned else []
+    fastest = min(mode.seconds for mode in modes)
+    compiler_may_win = fastest * COMPILER_GAIN > chosen.seconds
+    pays = compiler_may_win and fastest * candidates.steps > WORTH_COMPILING and has_compiler()
     if candidates.step == "compiled" or (candidates.step is None and pays):
         # A compiler saves most of the overhead that many clients share: fewer of them may now be as fast.
         close = {trial.plan.chunk for trial in trials if trial.seconds < COMPILER_GAIN * chosen.seconds}

@@ -1,11 +1,12 @@
 """A chunk of clients through its round, up to the message: one client alone, or several at once under `vmap`.
 
 The functions of the method and the batches are the same either way: how a chunk is run changes the speed, and not the
-numbers. There are three ways to run a step:
+numbers. There are four ways to run a step:
 
 eager      as written, operation by operation
 traced     the operations of a step are recorded once and replayed: no tape, no `vmap` machinery, no Python of the model
 compiled   the recorded operations are fused by torch's compiler, where there is one
+lanes      small models: the recorded operations as C++ with a client in each lane of a vector, all steps in one call
 """
 
 import json
@@ -20,8 +21,11 @@ from torch import Tensor
 from torch.func import vmap
 
 from gossamer.data import Batch, ChunkBatches
+from gossamer.data.inputs import input_tensors
 from gossamer.engines.steps.compiled import can_use_forks, compile_in_fork
 from gossamer.engines.steps.inputs import Step, StepInputs
+from gossamer.engines.steps.lane_code import NotInLanes
+from gossamer.engines.steps.lanes import LaneBatches, LaneStep, check_lanes, lanes_in_fork
 from gossamer.engines.steps.traced import step_graph, trace_in_fork
 from gossamer.methods import Local, Message, Round, State
 from gossamer.randomness import Purpose, torch_seed
@@ -30,7 +34,7 @@ from gossamer.training.rounds import first_of, over_clients, stacked_round, tens
 from gossamer.training.steps import steps_without_samples, take_step, with_functions, with_tape
 from gossamer.workers import ForkFailed
 
-StepMode = Literal["eager", "traced", "compiled"]
+StepMode = Literal["eager", "traced", "compiled", "lanes"]
 
 #: A shape is traced, and compiled if the plan says so, at its third step: shapes seen once or twice do not pay.
 TRACE_AT = 3
@@ -129,6 +133,7 @@ class ChunkRunner:
         self._seen: Counter[tuple[Any, ...]] = Counter()
         self._ready: dict[tuple[Any, ...], Step] = {}
         self._compiled = 0
+        self._lanes: LaneStep | None = None
 
     def prepare(self, clients: np.ndarray, index: int) -> ChunkInputs:
         """The inputs of these clients for a round."""
@@ -140,11 +145,17 @@ class ChunkRunner:
 
     def at_once(self, steps: int) -> bool:
         """Whether so many steps are traced as one piece."""
+        if self._in_lanes:
+            return True
         return self._traces and 1 < steps <= MOST_STEPS_AT_ONCE and self._model.size <= MOST_PARAMETERS_AT_ONCE
 
     @property
     def _traces(self) -> bool:
-        return self.plan.step != "eager" and not self.trouble and not self._model.draws_randomness
+        return self.in_effect.step in ("traced", "compiled") and not self._model.draws_randomness
+
+    @property
+    def _in_lanes(self) -> bool:
+        return self.in_effect.step == "lanes" and not self._model.draws_randomness
 
     def run(self, state: State, inputs: ChunkInputs, most: int | None = None) -> ChunkOutcome:
         """The round of these clients up to their messages; `most` limits the steps, for a trial.
@@ -152,13 +163,13 @@ class ChunkRunner:
         Clients without samples come in chunks of their own.
         """
         method, clients, round = self.training.method, len(inputs.clients), inputs.round
-        alone = clients == 1
+        alone = clients == 1 and not self._in_lanes
         if alone:
             state, round = _first(state), first_of(round)
             local = call("begin", round.number, method.begin, state, round)
         else:
             local = call("begin", round.number, over_clients(vmap, method.begin, round), state)
-        local, losses = self._all_steps(state, local, inputs, round, most)
+        local, losses = self._all_steps(alone, state, local, inputs, round, most)
         if alone:
             finished = call("finish", round.number, method.finish, state, local, round)
             after, message = (_as_row(values) for values in finished)
@@ -172,14 +183,13 @@ class ChunkRunner:
         return ChunkOutcome(after, message, trained)
 
     def _all_steps(
-        self, state: State, local: Local, inputs: ChunkInputs, round: Round, most: int | None
+        self, alone: bool, state: State, local: Local, inputs: ChunkInputs, round: Round, most: int | None
     ) -> tuple[Local, Tensor | None]:
         """All local steps: as one piece where they are few and alike and will be traced, else one after the other.
 
         Also the loss before each step, [steps, clients], if there is a step.
         """
         clients, batches, _, lr = inputs
-        alone = len(clients) == 1
         if not self.training.batches.sizes[clients].any():
             steps = int(self.training.batches.local_steps[clients[0]])
 
@@ -187,6 +197,10 @@ class ChunkRunner:
                 return steps_without_samples(self.training.method, state, local, steps, round)
 
             return (idle(state, local, round) if alone else over_clients(vmap, idle, round)(state, local)), None
+        if most is None and self._in_lanes and batches.steps:
+            self._lanes = self._lanes or self._make_lanes(state, local, inputs)
+            if self._lanes:
+                return self._lanes(state, local, round, lr, self._lane_batches(batches, self._lanes.width))
         if most is None and self.at_once(batches.steps):
             batch = batches.whole(MOST_BYTES_AT_ONCE)
             if batch is not None:
@@ -255,7 +269,7 @@ class ChunkRunner:
 
     def _make_ready(self, shape: tuple[Any, ...], alone: bool, steps: int | None, inputs: StepInputs) -> None:
         """Trace a step, and compile it if the plan says so: in a fork, or in this process where that fails."""
-        compiles = self.plan.step == "compiled" and self._compiled < MOST_COMPILED
+        compiles = self.in_effect.step == "compiled" and self._compiled < MOST_COMPILED
         self._compiled += compiles
         eager, traceable = self._eager(alone, steps), self._traceable(alone, steps)
         if compiles and self._forks:
@@ -277,6 +291,33 @@ class ChunkRunner:
                 self._ready[shape] = graph.compiled(inputs)
             except Exception as error:  # no compiler, or one that does not know some operation
                 self._fall_back("traced", f"a step cannot be compiled, and is replayed as recorded: {one_line(error)}")
+
+    def _make_lanes(self, state: State, local: Local, inputs: ChunkInputs) -> LaneStep | None:
+        """The steps of all clients in the lanes of vectors, where that is possible."""
+        work = self.training
+        try:
+            if work.dataset.augmentation is not None:
+                raise NotInLanes("samples are augmented")
+            check_lanes(self._model.size, self._model.initial)
+            width = int(min(work.batches.batch_size, work.batches.sizes.max()))
+            samples, rows, weights, _ = self._lane_batches(inputs.batches, width)
+            *tensors, targets = (values[rows[0, 0]] for values in samples)
+            named = work.dataset.train.inputs
+            some = tensors[0] if isinstance(named, Tensor) else dict(zip(named, tensors, strict=True))
+            batch = Batch(some, targets, weights[0, 0])
+            first = StepInputs(_first(state), _first(local), batch, first_of(inputs.round), inputs.lr)
+            traceable = self._traceable(True, None)
+            return lanes_in_fork(
+                lambda: step_graph(traceable, first), first, self._eager(True, None), self._made_of(True, None)
+            )
+        except (NotInLanes, ForkFailed) as error:
+            reason = str(error).removeprefix("NotInLanes: ")
+            self._fall_back("traced", f"steps cannot be run in lanes, and are replayed as recorded: {reason}")
+            return None
+
+    def _lane_batches(self, batches: ChunkBatches, width: int) -> LaneBatches:
+        train = self.training.dataset.train
+        return LaneBatches([*input_tensors(train.inputs), train.targets], *batches.padded(width), batches.active)
 
     def _fall_back(self, step: StepMode, trouble: str) -> None:
         self.trouble, self.in_effect = trouble, self.plan._replace(step=step)

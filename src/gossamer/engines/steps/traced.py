@@ -8,22 +8,25 @@ at all. A branch on the value of a tensor cannot be traced: that is an error her
 import base64
 import json
 import math
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from filelock import FileLock
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from gossamer.engines.cache import cache_file, digest, write_atomically
+from gossamer.engines.cache import kept_library
 from gossamer.engines.steps.inputs import Step, StepInputs, copies_of, same_result, tensors_of
 from gossamer.methods import Local
 from gossamer.system.torch_private import compile_graph, compile_library, trace, tree_flatten, tree_unflatten
 from gossamer.workers import run_in_fork
+
+if TYPE_CHECKING:
+    from torch.fx import GraphModule
 
 #: The names that the code of a graph uses without defining them.
 NAMES = {"torch": torch, "device": torch.device, "inf": math.inf, "nan": math.nan, "NoneType": type(None)}
@@ -82,6 +85,11 @@ class StepGraph:
             and all(torch.equal(mine[name], theirs[name]) for name in mine)
         )
 
+    @property
+    def module(self) -> "GraphModule":
+        """The operations, as a graph."""
+        return self._graph
+
     def traced(self) -> TracedStep:
         """The step, run operation by operation."""
         return TracedStep(self._graph, self.returns)
@@ -95,20 +103,11 @@ class StepGraph:
         tensors = copies_of(inputs)
         constants = [(name, describe_constant(value)) for name, value in self.constants.items()]
         layouts = [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors]
-        base = cache_file("steps", self.code, constants, layouts)
-        try:
-            base.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(base.with_suffix(".lock")):  # other workers need the same library at the same time
-                for path in base.parent.glob(f"{base.name}-*.so"):
-                    if path.stem == f"{base.name}-{digest(path.read_bytes())}":
-                        return path
-                    path.unlink()  # damaged: loading it would end the process
-                content = compile_library(self._graph, tensors).read_bytes()
-                path = base.with_name(f"{base.name}-{digest(content)}.so")
-                write_atomically(path, content)
-                return path
-        except OSError:  # a folder that cannot be written to, say
-            return compile_library(self._graph, tensors)
+
+        def build(path: Path) -> None:
+            shutil.copyfile(compile_library(self._graph, tensors), path)
+
+        return kept_library(build, self.code, constants, layouts)
 
 
 class _NoNumpy(TorchFunctionMode):
