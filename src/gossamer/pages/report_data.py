@@ -22,6 +22,8 @@ POINTS = 400
 LINKS = 6_000
 #: The file of a run folder with the values of every client.
 CLIENTS = "clients.jsonl"
+#: The most clients whose places are computed from their links, which takes seconds; more of them fill a disc.
+LAID_OUT = 500
 #: Steps of a graph that repeats, of which the links are drawn together.
 STEPS = 64
 
@@ -173,7 +175,7 @@ def clients(comparison: Comparison) -> dict[str, Any]:
             "label": variant.label, "seed": seed,
             "partition": None if partition is None else partitions.index(partition),
             "graph": places[spec] if drawn["places"] else None,
-            "values": client_values(run),
+            "values": client_values(run, CLIENT_NUMBERS // len(CLIENT_VALUES) // len(comparison.variants)),
         })  # fmt: skip
     notes = list(dict.fromkeys(graph["problem"] for graph in graphs if graph["problem"]))
     return {"partitions": partitions, "graphs": graphs, "variants": variants, "notes": notes}
@@ -211,12 +213,12 @@ CLIENT_VALUES = (
     ClientValue("client_distance", "Distance of each client's model from the average", "disagreement", reversed=True),
     ClientValue("client_weight", "Push-sum weight of each client", "push-sum weight", multiples=True),
 )
-#: The most numbers of one value that a page holds: of more, evenly spaced rounds are taken.
-CLIENT_NUMBERS = 40_000
+#: The most numbers of clients that a page holds: of more, evenly spaced rounds of every variant are taken.
+CLIENT_NUMBERS = 2_000_000
 
 
-def client_values(run: RunRecord) -> list[dict[str, Any]]:
-    """The values of every client that a run has kept, on at most so many rounds that a page holds them."""
+def client_values(run: RunRecord, most: int) -> list[dict[str, Any]]:
+    """The values of every client that a run has kept, each on so many rounds that it has at most `most` numbers."""
     lines = read_lines(run.folder / CLIENTS) if run.folder is not None else []
     count = run.experiment.get("clients")
     found = []
@@ -226,10 +228,16 @@ def client_values(run: RunRecord) -> list[dict[str, Any]]:
         finite = [x for row in rows.values() for x in row if isinstance(x, int | float) and math.isfinite(x)]
         if not finite or not isinstance(count, int):
             continue
-        rounds = spaced(sorted(rows), max(2, CLIENT_NUMBERS // count))
+        rounds = spaced(sorted(rows), max(2, most // count))
         kept = [[short(x) if isinstance(x, int | float) else None for x in rows[number]] for number in rounds]
         found.append(
-            {**value._asdict(), "range": [short(min(finite)), short(max(finite))], "rounds": rounds, "rows": kept}
+            {
+                **value._asdict(),
+                "range": [short(min(finite)), short(max(finite))],
+                "of": len(rows),
+                "rounds": rounds,
+                "rows": kept,
+            }
         )
     # A loss stands in for an accuracy where that has no meaning.
     if found and not any(each["multiples"] for each in found):
@@ -250,7 +258,7 @@ def graph_of(run: RunRecord) -> dict[str, Any]:
         with user_code("graph"):
             network = as_graph(GRAPHS.build(graph)).bind(count, int(run.experiment.get("seed", 0)))
             pairs, note = links_of(network)
-            places = layout(network)
+            places = layout(network) if count <= LAID_OUT or network.shape else disc(count)
     except (GossamerError, ImportError, MemoryError) as error:
         return {**about, "problem": f"The graph {title} is not drawn: {error}"}
     whole = len(pairs)
@@ -265,6 +273,13 @@ def graph_of(run: RunRecord) -> dict[str, Any]:
         "links": pairs.tolist(),
         "server": network.has_server,
     }
+
+
+def disc(count: int) -> Any:
+    """Places that fill a disc evenly, from its middle outwards."""
+    number = np.arange(count)
+    angle, radius = number * np.pi * (3 - np.sqrt(5)), np.sqrt((number + 0.5) / count)
+    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
 
 
 def links_of(network: Network) -> tuple[Any, str]:

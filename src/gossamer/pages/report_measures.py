@@ -74,9 +74,12 @@ def theory_sheet(comparison: Comparison) -> Sheet | None:
     if not variants:
         return None
     rows = [row for variant in variants[:ANALYSED] for row in _bounds(variant)]
-    heads = ("variant", "theorem", "its conditions", "bound", "least measured", "mean measured")
+    heads = ("variant", "theorem", "its conditions", "bound", "at learning rate", "least measured", "mean measured")
     columns = [plain_column(head, (row[i] for row in rows), is_text=i < 3) for i, head in enumerate(heads)]
-    notes = ["Of ‖∇f(x̄)‖², of the first seed; constants are estimates at the initial model (see gossamer theory)."]
+    notes = [
+        "Of ‖∇f(x̄)‖², of the first seed; constants are estimates at the initial model (see gossamer theory). Where the "
+        "conditions do not hold, the bound is that of the nearest learning rate that they allow."
+    ]
     if len(variants) > ANALYSED:
         notes.append(f"The first {ANALYSED} of {len(variants)} variants with a measured gradient norm.")
     return Sheet("", columns, notes)
@@ -91,19 +94,20 @@ def _bounds(variant: VariantResult) -> Iterator[tuple[str, ...]]:
     values = run.metrics[GRADIENT].dropna()
     measured = (number(float(values.min())), number(float(values.mean())))
     if run.folder is None:
-        yield (variant.label, "–", "the run has no folder", "–", *measured)
+        yield (variant.label, "–", "the run has no folder", "–", "–", *measured)
         return
     try:
         bounds = analyse(load_experiment(run.folder / EXPERIMENT)).bounds
     except GossamerError as error:
-        yield (variant.label, "–", f"not computed: {error}", "–", *measured)
+        yield (variant.label, "–", f"not computed: {error}", "–", "–", *measured)
         return
     covering = [bound for bound in bounds if bound.covers]
     if not covering:
-        yield (variant.label, "none covers it", "–", "–", *measured)
+        yield (variant.label, "none covers it", "–", "–", "–", *measured)
     for bound in covering:
         broken = [condition for condition in bound.conditions if not condition.holds]
         held = "hold" if not broken else f"{len(broken)} of {len(bound.conditions)} do not hold"
-        total = bound.here.total
-        value = number(total) if total is not None and math.isfinite(total) and not broken else "–"
-        yield (variant.label, f"{bound.theorem.name}, {bound.theorem.place}", held, value, *measured)
+        at = bound.best_values
+        value = number(at.total) if at.total is not None and math.isfinite(at.total) else "–"
+        name = f"{bound.theorem.name}, {bound.theorem.place}"
+        yield (variant.label, name, held, value, number(at.lr), *measured)

@@ -64,7 +64,7 @@ function clientParts(variant, partitions, graphs) {
     redraws.push(map.draw);
     left.append(element("h3", {}, labels[0].length > 1 ? "Labels of each client" : "Samples of each client"), map.place);
     left.append(element("figcaption", {},
-      "The darker, the larger the share of the client's samples (by its square root, so that few are seen too)."));
+      "The stronger the colour, the larger the share of the client's samples (by its square root, so that few are seen too)."));
   }
   if (variant.graph !== null) right.append(...graphParts(graphs[variant.graph], variant.values));
   for (const values of variant.values.filter((each) => each.multiples)) {
@@ -82,7 +82,9 @@ function clientParts(variant, partitions, graphs) {
 function graphParts(described, values) {
   const graph = new Graph(described);
   const parts = [element("h3", {}, described.title)];
-  const note = element("figcaption", {}, described.note);
+  const thinned = values.filter((each) => each.rounds.length < each.of)
+    .map((each) => `${each.rounds.length} of ${each.of} rounds with ${each.short} are here, evenly spaced.`);
+  const note = element("figcaption", {}, [described.note, ...thinned].join(" "));
   if (!values.length) return [...parts, graph.place, note];
   let [by, at] = [values[0], values[0].rounds.length - 1];
   const [slider, said, bar] = [element("input", { type: "range", min: 0, "aria-label": "Round" }), element("span"), element("i")];
