@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run help test coverage chromium quick lint bench which-method reproduction docs clean
+.PHONY: run help test coverage chromium quick lint bench which-method reproduction docs report-picture clean
 
 run: $(READY)  ## Compare five methods on a ring of 16 clients (the default).
 	$(BIN)/gossamer compare
@@ -44,6 +44,12 @@ which-method: $(READY)  ## Write the tables of docs/which-method.md: every metho
 
 reproduction: $(READY)  ## Write the tables of docs/reproduction.md anew from results/.
 	$(BIN)/python -m gossamer.pages.reproduction results docs/reproduction.md
+
+report-picture: $(READY) chromium  ## Write the README's picture of a report (a minute; needs Chromium).
+	rm -rf runs/report-picture
+	$(BIN)/gossamer compare --out runs/report-picture
+	chromium --headless=new --no-sandbox --hide-scrollbars --window-size=1280,1180 \
+		--screenshot=docs/images/report.png "file://$(CURDIR)/runs/report-picture/report.html"
 
 docs: $(READY)  ## Write the pages that are generated from the code.
 	$(BIN)/python -m gossamer.pages.manual docs

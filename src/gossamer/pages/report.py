@@ -115,8 +115,10 @@ def results(comparison: Comparison) -> Iterator[str]:
     words = seeds_words(comparison)
     about = [words[0].upper() + words[1:] + "."] if words else []
     if len(comparison.variants) > 1:
-        about.append("Bold: the best of a column. A click on a head sorts by it.")
-    yield from (f'<p class="about">{escape(" ".join(about))}</p>',) if about else ()
+        about.append("Bold: the best of a column.")
+    sorting = '<span class="screen">A click on a head sorts by it.</span>' if len(comparison.variants) > 1 else ""
+    if about:
+        yield f'<p class="about">{escape(" ".join(about))} {sorting}</p>'
     for sheet in sheets(comparison, seconds=True):
         yield from table(sheet)
 
@@ -150,10 +152,11 @@ def curve_places(comparison: Comparison, drawn: dict[str, Any]) -> Iterator[str]
         return
     several = any(len(variant.runs) > 1 for variant in comparison.variants.values())
     notes = ["Bands: ± one standard deviation over the seeds."] if several else []
-    notes += ["Drag across a chart to zoom; a double click shows all of it.", *drawn["notes"]]
+    notes += drawn["notes"]
+    zoom = '<span class="screen">Drag across a chart to zoom; a double click shows all of it.</span>'
     yield '<div class="controls" id="curves-controls"></div><div id="curves-legend"></div>'
     yield '<div class="charts" id="curves-charts"></div>'
-    yield f'<p class="note" style="margin-top: 20px">{escape(" ".join(notes))}</p>'
+    yield f'<p class="note" style="margin-top: 20px">{escape(" ".join(notes))} {zoom}</p>'
 
 
 def variants(comparison: Comparison) -> Iterator[str]:
@@ -203,7 +206,7 @@ def repeat(comparison: Comparison, sources: Sequence[Path]) -> Iterator[str]:
     else:
         yield "<p>Each run folder holds its experiment.toml: <code>gossamer run experiment.toml</code> repeats it.</p>"
     yield facts(machine(comparison))
-    yield '<h3>The data</h3><div class="downloads" id="downloads"></div>'
+    yield '<h3 class="screen">The data</h3><div class="downloads" id="downloads"></div>'
 
 
 def machine(comparison: Comparison) -> Iterator[tuple[str, str]]:
