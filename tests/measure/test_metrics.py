@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from gossamer.data import per_client
-from gossamer.measure import Evaluator, best_round, consensus_distance
+from gossamer.measure import Evaluator, best_round, squared_distances
 from gossamer.models import CrossEntropy, SquaredError, VectorModel
 from problems import samples, tiny_net
 
@@ -81,12 +81,11 @@ def test_without_test_samples_there_is_nothing_to_say() -> None:
     assert Evaluator(model, CrossEntropy(), data, 1).test(model.initial[None]) is None
 
 
-def test_consensus_distance_is_the_mean_squared_distance_to_the_mean() -> None:
+def test_squared_distances_are_those_from_the_mean() -> None:
     x = torch.randn(6, 10, dtype=torch.float64)
-    assert consensus_distance(lambda: [x[:4], x[4:]], range(6), 6) == pytest.approx(
-        float(((x - x.mean(0)) ** 2).sum() / 6)
-    )
-    assert consensus_distance(lambda: [x[:1].repeat(3, 1)], range(3), 3) == pytest.approx(0.0, abs=1e-25)
+    found = squared_distances(lambda: [x[:4], x[4:]], range(6), 6)
+    assert found.tolist() == pytest.approx(((x - x.mean(0)) ** 2).sum(1).tolist())
+    assert squared_distances(lambda: [x[:1].repeat(3, 1)], range(3), 3).tolist() == pytest.approx([0.0] * 3, abs=1e-25)
 
 
 def test_accuracy_of_tokens_counts_those_that_count() -> None:

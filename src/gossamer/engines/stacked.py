@@ -184,6 +184,15 @@ class Stacked:
         total /= self.clients if weigh is None else weight
         return total.to(self.dtype)
 
+    def weights(self) -> Tensor | None:
+        """The push-sum weight of every client; None for a method without weights."""
+        weigh = self.training.traits.weight
+        if weigh is None:
+            return None
+        own = [self._on_rows(weigh)({name: value[rows] for name, value in self.state.items()})
+               for rows in self._blocks()]  # fmt: skip
+        return self.group.gather_clients(torch.cat(own), self.own, self.clients)
+
     def _open(self, opening: Opening, traffic: Traffic) -> None:
         """The exchange before the first round."""
         network, messages = self.training.network, Message()

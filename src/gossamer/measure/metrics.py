@@ -167,11 +167,12 @@ def predicted(outputs: Any, targets: Tensor) -> Tensor | None:
     return outputs.argmax(1) if outputs.shape[:1] + outputs.shape[2:] == targets.shape else None
 
 
-def consensus_distance(blocks: Callable[[], Iterable[Tensor]], own: range, clients: int, group: Group = ALONE) -> float:
-    """The consensus distance (1/n) Σ_i ‖x_i − x̄‖². `blocks` gives the rows of a worker's own clients; called twice.
+def squared_distances(blocks: Callable[[], Iterable[Tensor]], own: range, clients: int, group: Group = ALONE) -> Tensor:
+    """‖x_i − x̄‖² of every client; their mean is the consensus distance. `blocks` gives the rows of a worker's own
+    clients; called twice.
 
-    >>> consensus_distance(lambda: [torch.tensor([[0.0, 1.0], [2.0, 1.0]])], range(2), clients=2)
-    1.0
+    >>> squared_distances(lambda: [torch.tensor([[0.0, 1.0], [2.0, 1.0]])], range(2), clients=2).tolist()
+    [1.0, 1.0]
     """
     total: Tensor | None = None
     for rows in blocks():
@@ -179,4 +180,4 @@ def consensus_distance(blocks: Callable[[], Iterable[Tensor]], own: range, clien
     assert total is not None, "no worker is without clients"
     mean = group.all_sum(total).div_(clients).to(rows.dtype)
     apart = [torch.stack([(row - mean).square_().sum(dtype=torch.float64) for row in rows]) for rows in blocks()]
-    return float(group.gather_clients(torch.cat(apart), own, clients).sum()) / clients
+    return group.gather_clients(torch.cat(apart), own, clients)

@@ -13,7 +13,7 @@ from gossamer.data import summarise
 from gossamer.engines import RoundReport, Stacked
 from gossamer.errors import DivergenceError
 from gossamer.measure.flatness import hessian_trace, sam_sharpness, top_eigenvalues
-from gossamer.measure.metrics import Evaluator, Quality, consensus_distance
+from gossamer.measure.metrics import Evaluator, Quality, squared_distances
 from gossamer.measure.objective import FLATNESS_SAMPLES, Objective, training_objective
 from gossamer.measure.table import Metrics, add_totals
 
@@ -118,7 +118,9 @@ class Measurement:
         if average is not None and (every or personal):
             engine = self._engine
             if every:
-                metrics["consensus"] = consensus_distance(engine.model_blocks, engine.own, engine.clients, engine.group)
+                apart = squared_distances(engine.model_blocks, engine.own, engine.clients, engine.group)
+                metrics["consensus"] = float(apart.sum()) / engine.clients
+                clients["client_distance"] = apart.cpu().numpy()
             if quality := self._evaluator.test(average[None], together=True, by_class=personal):
                 metrics |= quality.of_one("test", engine.training.metric) if every else {}
                 by_class = quality.by_class
@@ -131,6 +133,8 @@ class Measurement:
                 metrics["client_accuracy_mean"] = float(accuracy.mean())
                 metrics["client_accuracy_worst"] = float(accuracy.min())
                 metrics["client_accuracy_best"] = float(accuracy.max())
+            if own and (weights := self._engine.weights()) is not None:
+                clients["client_weight"] = weights.cpu().numpy()
             if own:
                 metrics["client_loss_mean"] = float(loss.mean())
                 metrics["client_loss_worst"] = float(loss.max())

@@ -210,7 +210,9 @@ class ClientValue(NamedTuple):
 CLIENT_VALUES = (
     ClientValue("client_accuracy", "Test accuracy of each client's own model", "accuracy", "percent", multiples=True),
     ClientValue("client_loss", "Test loss of each client's own model", "loss", reversed=True),
-    ClientValue("client_distance", "Distance of each client's model from the average", "disagreement", reversed=True),
+    ClientValue(
+        "client_distance", "Squared distance of each client's model from the average", "disagreement", reversed=True
+    ),
     ClientValue("client_weight", "Push-sum weight of each client", "push-sum weight", multiples=True),
 )
 #: The most numbers of clients that a page holds: of more, evenly spaced rounds of every variant are taken.
