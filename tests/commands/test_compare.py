@@ -12,6 +12,8 @@ import pytest
 
 from gossamer import Experiment
 from gossamer.commands.compare import parse_sweep
+from gossamer.errors import RunFolderError
+from gossamer.studies import StudyRun, execution
 
 Command = Callable[..., Any]
 Settings = Callable[..., list[str]]
@@ -251,3 +253,33 @@ def test_a_file_with_variants_is_a_comparison(refused: Callable[..., str], place
     refused("compare", "study.toml", says=("study.toml: variant 1", "needs a label"))
     (place / "study.toml").write_text("targets = [0.9]\n")
     refused("run", "study.toml", says=("the key 'targets'", "gossamer compare"))
+
+
+@pytest.fixture
+def two_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs side by side, however short they are."""
+    monkeypatch.setattr(execution, "runs_at_once", lambda *_: 2)
+
+
+def test_runs_side_by_side_give_the_same_files(gossamer: Command, place: Path, request: pytest.FixtureRequest) -> None:
+    (place / "study.toml").write_text(STUDY)
+    assert gossamer("compare", "study.toml", "--out", "straight", "-q").code == 0
+    request.getfixturevalue("two_at_once")
+    answer = gossamer("compare", "study.toml", "--out", "beside")
+    assert answer.code == 0, answer.err
+    assert answer.err.count("round 3/3") == 18  # every run is observed here, in the first process
+    assert files(place / "beside") == files(place / "straight")
+    assert gossamer("compare", "study.toml", "--out", "none", "--budget", "1e-9", "-q").out.count("(seed ") == 18
+
+
+def test_an_error_in_one_of_the_runs_side_by_side_ends_the_comparison(
+    gossamer: Command, settings: Settings, place: Path, monkeypatch: pytest.MonkeyPatch, two_at_once: None
+) -> None:
+    def fails(run: StudyRun, *_: Any) -> None:
+        raise RunFolderError(f"{run}: no space left")
+
+    monkeypatch.setattr(execution, "run_once", fails)
+    answer = gossamer("compare", *settings(), "--sweep=lr=0.1,0.2", "--out", "c", "-q")
+    assert answer.code == 2
+    assert "no space left" in answer.err
+    assert "Traceback" not in answer.err

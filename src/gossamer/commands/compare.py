@@ -93,7 +93,14 @@ def run_study(
     """Run a study into a folder, then print its table, the places of its files and what to try next."""
     try:
         with display:
-            result = studies.compare(study, out=folder, observe=display.observers, budget=budget, **options)
+            result = studies.compare(
+                study,
+                out=folder,
+                observe=display.observers,
+                budget=budget,
+                side_by_side=display.takes_several,
+                **options,
+            )
         if result.left:
             say_left(result, budget)
             return

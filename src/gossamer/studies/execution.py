@@ -4,10 +4,11 @@ Every random draw is keyed by the seed and its purpose, so variants of one seed 
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Unpack
 
+from gossamer.engines import number_of_workers
 from gossamer.errors import ExperimentError, GossamerError
 from gossamer.experiment import Evaluate, prepare
 from gossamer.measure import METRICS, metric_key
@@ -25,6 +26,7 @@ from gossamer.simulation import (
     simulate,
 )
 from gossamer.studies.results import Comparison, StudyRun, VariantResult
+from gossamer.studies.side_by_side import run_side_by_side, runs_at_once
 from gossamer.studies.study import Study
 from gossamer.studies.targets import Target, resolve_targets
 
@@ -35,12 +37,15 @@ def compare(
     out: Path | str | None = None,
     observe: Callable[[StudyRun], Sequence[Observer]] = lambda run: (),
     budget: float | None = None,
+    side_by_side: bool = False,
     **options: Unpack[Options],
 ) -> Comparison:
     """Run every variant for every seed. With `out`, runs in that folder that have ended are not run again.
 
     `observe` gives the observers of each run. A variant that diverges is kept up to its last finite round; the others
     are run to their end. After `budget` minutes no further run is started: the result names those that are left.
+    With `side_by_side` and `out`, several runs go at once where one does not keep all cores busy; then observers cannot
+    stop a run, and have no values of single clients.
 
     >>> study = Study(Experiment(rounds=1, clients=4, local_steps=1), sweep={"method": ["dfedavg", "dfedavgm"]})
     >>> list(compare(study).table.index)
@@ -57,18 +62,32 @@ def compare(
     targets = targets_of(study, facts)
     folder = study.claim(Path(out)) if out is not None else None
     found = {cell.label: VariantResult(cell.label, cell.values, {}) for cell in study.cells}
-    left = []
-    try:
+    left: dict[int, StudyRun] = {}
+
+    def in_time() -> Iterator[StudyRun]:
         for run in planned:
             if budget is not None and time.monotonic() - started > 60 * budget and not has_ended(run, options):
-                left.append(run)
+                left[run.number] = run
             else:
-                found[run.label].runs[run.experiment.seed] = run_once(run, observe, options)
-    except Interrupted as stop:  # the whole comparison is resumed, not this run
-        raise Interrupted(stop.round, folder) from None
+                yield run
+
+    try:
+        at_once = runs_at_once(max(each.workers for each in facts), min(each.work for each in facts), options)
+        if side_by_side and folder is not None and at_once > 1:
+            run_side_by_side(
+                (run for run in in_time() if not has_ended(run, options)),
+                at_once,
+                lambda run, relay: run_once(run, lambda run: [relay], options),
+                observe,
+                options.get("data_dir"),
+            )
+        for run in in_time():
+            found[run.label].runs[run.experiment.seed] = run_once(run, observe, options)
+    except KeyboardInterrupt as stop:  # the whole comparison is resumed, not this run
+        raise Interrupted(stop.round if isinstance(stop, Interrupted) else 0, folder) from None
     known = {label: variant for label, variant in found.items() if variant.runs}
     baselines = {label: other for label, other in study.baselines.items() if {label, other} <= known.keys()}
-    return Comparison(known, targets, baselines, folder, any(each.partitioned for each in facts), tuple(left))
+    return Comparison(known, targets, baselines, folder, any(each.partitioned for each in facts), tuple(left.values()))
 
 
 def plan(study: Study, out: Path | None = None) -> list[StudyRun]:
@@ -95,15 +114,21 @@ class Facts(NamedTuple):
     has_test_samples: bool
     #: Whether the experiment's partition splits the data.
     partitioned: bool
+    #: How many workers the run has.
+    workers: int
+    #: How often a parameter meets a sample in all rounds; 0 on a GPU, which takes one run at a time.
+    work: float
 
 
 def _facts(run: StudyRun, options: Options) -> Facts:
     """Prepare a run and keep the facts; an error names the variant."""
     try:
         prepared = prepare(run.experiment, options.get("data_dir"))
+        workers = number_of_workers(options.get("workers"), prepared.training)
     except GossamerError as error:
         raise type(error)(f"variant '{run.label}': {error}") from error
-    dataset = prepared.training.dataset
+    training, dataset = prepared.training, prepared.training.dataset
+    work = float(training.batches.work().sum()) * training.model.initial.numel() * training.rounds
     has_accuracies = not dataset.train.targets.is_floating_point()
     judged_by = "test_accuracy" if has_accuracies else "test_loss"
     if run.experiment.metric is not None:
@@ -114,6 +139,8 @@ def _facts(run: StudyRun, options: Options) -> Facts:
         has_accuracies,
         bool(len(dataset.test)),
         dataset.clients is None,
+        workers,
+        work if run.experiment.device == "cpu" else 0.0,
     )
 
 

@@ -7,6 +7,7 @@ from rich.markup import escape
 
 from gossamer.errors import GossamerError
 from gossamer.simulation import Diverged, Interrupted
+from gossamer.studies import COMPARISON
 from gossamer.terminal.console import note
 from gossamer.workers import WorkerLost
 
@@ -25,6 +26,8 @@ def say_error(error: GossamerError) -> None:
 def say_interrupted(stop: Interrupted) -> None:
     """Print how an interrupted run or comparison is continued."""
     kept = f"after round {stop.round}, checkpoint written" if stop.round else "before the first checkpoint"
+    if stop.folder is not None and (stop.folder / COMPARISON).exists():
+        kept = "the comparison; what is done is kept"
     again = f"{kept}. Go on with:  gossamer resume {shlex.quote(str(stop.folder))}"
     note(f"\n[yellow]stopped[/] {escape(again)}")
 

@@ -92,12 +92,19 @@ class ChangingLine(PlainLines):
 
 
 class LiveBar(Quiet):
-    """A live bar with round, accuracy, consensus and the time left; before the first round, a line in its place."""
+    """A live bar with round, accuracy, consensus and the time left; before the first round, a line in its place.
 
-    def __init__(self, label: str, verbose: bool) -> None:
+    Several runs at once have one bar each, below those that have ended.
+    """
+
+    def __init__(self, label: str, verbose: bool, beside: Quiet | None = None) -> None:
         self._label = label
         self._verbose = verbose
         self._task: TaskID | None = None
+        self._progress: Progress
+        if isinstance(beside, LiveBar) and beside._is_live:
+            self._progress = beside._progress
+            return
         whole = Column(no_wrap=True)  # of all columns, only the label is cut on a narrow terminal
         self._progress = Progress(
             _LabelColumn(),
@@ -109,16 +116,22 @@ class LiveBar(Quiet):
         )
         self._show_line("preparing")  # data may have to be read or downloaded first
 
+    @property
+    def _is_live(self) -> bool:
+        return bool(self._progress.live.is_started)
+
     def waiting(self, reason: str) -> None:
-        erase_line()
-        self._show_line(reason)
+        if not self._is_live:
+            erase_line()
+            self._show_line(reason)
 
     def _show_line(self, text: str) -> None:
         # The cursor goes back, so that the next output, for example the bar of a download, overwrites the line.
         err.print(f"[bold]{escape(self._label)}[/] {escape(text)} ...", end="\r", no_wrap=True, overflow="ellipsis")
 
     def start(self, run: RunStart) -> None:
-        erase_line()
+        if not self._is_live:
+            erase_line()
         if self._verbose:
             err.print(f"[dim]{opening(run)}; clients run {run.how}[/]", soft_wrap=True)
         rounds, label = run.experiment.rounds, self._label
@@ -132,14 +145,20 @@ class LiveBar(Quiet):
         return False
 
     def note(self, message: str) -> None:
-        if self._task is None:
+        if not self._is_live:
             erase_line()
         super().note(message)
 
     def close(self) -> None:
-        if self._task is None:
+        tasks = self._progress.tasks
+        if not self._is_live:
             erase_line()
-        self._progress.stop()
+        elif self._task is not None and len(tasks) > 1:
+            err.print(self._progress.make_tasks_table([task for task in tasks if task.id == self._task]))
+            self._progress.remove_task(self._task)
+        elif tasks and tasks[0].id == self._task:
+            self._progress.stop()
+        self._task = None
 
 
 class _LabelColumn(ProgressColumn):
@@ -165,13 +184,13 @@ class _RoundColumn(ProgressColumn):
         return Text(f"round {int(task.completed)}/{int(task.total)}")
 
 
-def make_observer(label: str, quiet: bool, verbose: bool) -> Quiet:
-    """The display that suits the terminal at hand."""
+def make_observer(label: str, quiet: bool, verbose: bool, beside: Quiet | None = None) -> Quiet:
+    """The display that suits the terminal at hand, beside that of another run if there is one."""
     if quiet:
         return Quiet()
     if err.is_jupyter:
         return ChangingLine(label, verbose)
-    return LiveBar(label, verbose) if err.is_terminal else PlainLines(label, verbose)
+    return LiveBar(label, verbose, beside) if err.is_terminal else PlainLines(label, verbose)
 
 
 def show_progress(run: StudyRun | str = "run") -> list[Observer]:
@@ -207,26 +226,35 @@ class TellsDivergence(Quiet):
 
 
 class StudyDisplay:
-    """The displays of a comparison, one for each run."""
+    """The displays of a comparison, one for each run; several runs may be shown at once."""
 
     def __init__(self, quiet: bool, verbose: bool, trackers: Sequence[Callable[[], Observer]] = ()) -> None:
         self._quiet, self._verbose, self._trackers = quiet, verbose, trackers
         self._noted: set[str] = set()
-        self._current = Quiet()
+        self._displays: list[Quiet] = []
+
+    @property
+    def takes_several(self) -> bool:
+        """Whether several runs may be observed at once: a tracker has one that it writes to."""
+        return not self._trackers
 
     def __enter__(self) -> Self:
-        self._current = make_observer("all variants", self._quiet, self._verbose)  # are checked before the first runs
+        # All variants are checked before the first one runs.
+        self._displays = [make_observer("all variants", self._quiet, self._verbose)]
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._current.close()
+        for display in self._displays:
+            display.close()
 
     def observers(self, run: StudyRun) -> list[Observer]:
         """The observers of the next run."""
-        self._current.close()
-        self._current = make_observer(numbered(run), self._quiet, self._verbose)
-        self._current.noted = self._noted
-        return [self._current, TellsDivergence(run.label), *(tracker() for tracker in self._trackers)]
+        if len(self._displays) == 1:
+            self._displays[0].close()
+        display = make_observer(numbered(run), self._quiet, self._verbose, beside=self._displays[-1])
+        display.noted = self._noted
+        self._displays.append(display)
+        return [display, TellsDivergence(run.label), *(tracker() for tracker in self._trackers)]
 
 
 def erase_line() -> None:
