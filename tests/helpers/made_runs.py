@@ -19,6 +19,7 @@ def made_run(
     done: int | None = None,
     seed: int = 0,
     level: float = 0.9,
+    lr: float = 0.1,
     kept: int = 4,
     final: bool = True,
     **metrics: float,
@@ -26,7 +27,7 @@ def made_run(
     """Write a run folder; `level` is the accuracy that it approaches, `metrics` are more values of every round."""
     (path / "checkpoints").mkdir(parents=True)
     experiment = {"method": method, "graph": graph, "clients": clients, "rounds": rounds, "dataset": "digits",
-                  "model": "mnist-2nn", "partition": "iid", "lr": 0.1, "seed": seed}  # fmt: skip
+                  "model": "mnist-2nn", "partition": "iid", "lr": lr, "seed": seed}  # fmt: skip
     (path / "experiment.toml").write_text(tomli_w.dumps(experiment))
     (path / "environment.json").write_text(json.dumps({"format": 1, "python": "3.11", "packages": {"torch": "2"}}))
     draw = np.random.Generator(np.random.Philox([seed, clients]))

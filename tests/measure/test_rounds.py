@@ -148,3 +148,13 @@ def test_a_regression_has_no_personal_accuracy(tmp_path: Path) -> None:
     assert "personal_accuracy_mean" not in last
     assert last["top_eigenvalue"] > 0
     assert read_clients(tmp_path / "run").client_loss.notna().all()
+
+
+def test_clients_distances_have_the_consensus_as_their_mean_and_push_sum_weights_are_kept(tmp_path: Path) -> None:
+    graph = {"name": "directed-random", "neighbours": 2}
+    run = simulate(
+        Experiment(method="osgp", graph=graph, clients=5, rounds=2, local_steps=1, model="softmax"), out=tmp_path / "r"
+    )
+    found = read_clients(tmp_path / "r").set_index("round").loc[2]
+    assert found["client_distance"].mean() == pytest.approx(run.last["consensus"], rel=1e-5)
+    assert (found["client_weight"] > 0).all()
