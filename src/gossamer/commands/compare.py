@@ -111,7 +111,7 @@ def run_study(
 
         tables = write_tables(result, folder, title)
         say_figures(result, folder, title, *tables)
-        say_where(write_report(result, folder / REPORT, title))
+        say_where(write_report(result, folder / REPORT, title, data_dir=options.get("data_dir")))
     except KeyboardInterrupt as stop:
         if isinstance(stop, simulation.Interrupted) or not (folder / studies.COMPARISON).exists():
             raise

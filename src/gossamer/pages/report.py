@@ -26,13 +26,15 @@ MODULES = ("numbers.js", "dom.js", "table.js", "charts.js", "clients.js", "lands
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; base-uri 'none'"
 
 
-def write_report(comparison: Comparison, path: Path, title: str, sources: Sequence[Path] = ()) -> Path:
-    """Write the report of a comparison; `sources` are the folders that it was read from."""
-    write_text(path, report(comparison, title, sources))
+def write_report(
+    comparison: Comparison, path: Path, title: str, sources: Sequence[Path] = (), data_dir: Path | None = None
+) -> Path:
+    """Write the report of a comparison; `sources` are the folders that it was read from, `data_dir` has the data."""
+    write_text(path, report(comparison, title, sources, data_dir))
     return path
 
 
-def report(comparison: Comparison, title: str, sources: Sequence[Path] = ()) -> str:
+def report(comparison: Comparison, title: str, sources: Sequence[Path] = (), data_dir: Path | None = None) -> str:
     """The page."""
     drawn, held, around = curves(comparison), clients(comparison), landscapes(comparison)
     data = {**drawn, "clients": held, "landscapes": around, "files": tables_as_csv(comparison)}
@@ -46,7 +48,7 @@ def report(comparison: Comparison, title: str, sources: Sequence[Path] = ()) -> 
         *section("Variants" if len(comparison.variants) > 1 else "The run", variants(comparison)),
         *section("Clients", client_places(held)),
         *section("Flatness", flatness(flatness_sheet(comparison), around)),
-        *section("Theory", table(bounds) if (bounds := theory_sheet(comparison)) is not None else ()),
+        *section("Theory", table(bounds) if (bounds := theory_sheet(comparison, data_dir)) is not None else ()),
         *section("How to repeat it", repeat(comparison, sources)),
     ]
     return page(title, "\n".join(body), data, MODULES)

@@ -68,12 +68,12 @@ def landscape(file: Path) -> dict[str, Any] | None:
         return None
 
 
-def theory_sheet(comparison: Comparison) -> Sheet | None:
+def theory_sheet(comparison: Comparison, data_dir: Path | None = None) -> Sheet | None:
     """The bounds of the theorems that cover each variant beside its measured gradient norm; None without any."""
     variants = [variant for variant in comparison.variants.values() if _measured(variant)]
     if not variants:
         return None
-    rows = [row for variant in variants[:ANALYSED] for row in _bounds(variant)]
+    rows = [row for variant in variants[:ANALYSED] for row in _bounds(variant, data_dir)]
     heads = ("variant", "theorem", "its conditions", "bound", "at learning rate", "least measured", "mean measured")
     columns = [plain_column(head, (row[i] for row in rows), is_text=i < 3) for i, head in enumerate(heads)]
     notes = [
@@ -89,7 +89,7 @@ def _measured(variant: VariantResult) -> bool:
     return has_numbers(next(iter(variant.runs.values())), GRADIENT)
 
 
-def _bounds(variant: VariantResult) -> Iterator[tuple[str, ...]]:
+def _bounds(variant: VariantResult, data_dir: Path | None) -> Iterator[tuple[str, ...]]:
     run = next(iter(variant.runs.values()))
     values = run.metrics[GRADIENT].dropna()
     measured = (number(float(values.min())), number(float(values.mean())))
@@ -97,7 +97,7 @@ def _bounds(variant: VariantResult) -> Iterator[tuple[str, ...]]:
         yield (variant.label, "–", "the run has no folder", "–", "–", *measured)
         return
     try:
-        bounds = analyse(load_experiment(run.folder / EXPERIMENT)).bounds
+        bounds = analyse(load_experiment(run.folder / EXPERIMENT), data_dir).bounds
     except GossamerError as error:
         yield (variant.label, "–", f"not computed: {error}", "–", "–", *measured)
         return
