@@ -47,6 +47,11 @@ def test_every_section_at_every_width_in_light_and_dark_and_on_paper(
     page: Page, gossamer: Command, place: Path
 ) -> None:
     many(place / "c", top_eigenvalue=3.0)
+    for seed in range(3):  # the first has a landscape, the second half of one
+        about = {"grid": {"points": 3, "dimensions": 2, "radius": 1.0}}
+        (place / "c" / f"osgp-seed{seed}" / "landscape-train-2d.json").write_text(json.dumps(about))
+        rows = "".join(f"0,0,{1 + row / 9}\n" for row in range(9 if seed == 0 else 4))
+        (place / "c" / f"osgp-seed{seed}" / "landscape-train-2d.csv").write_text(f"x,y,loss\n{rows}")
     assert gossamer("report", "c").code == 0
     file = place / "c" / "report.html"
     for width in (390, 1280):
@@ -57,6 +62,7 @@ def test_every_section_at_every_width_in_light_and_dark_and_on_paper(
             assert page.run("document.documentElement.scrollWidth") <= width
             assert page.run("document.querySelectorAll('.chart canvas').length") >= 5
             assert page.run("document.querySelectorAll('svg.graph circle').length") == 8
+            assert page.run("document.querySelectorAll('#landscapes canvas').length") == 1
             assert page.picture(place / f"{width}-{dark}.png").stat().st_size > 30_000
             assert (page.complaints, page.requests) == ([], [file.as_uri()])
     assert page.pdf(place / "paper.pdf").read_bytes().startswith(b"%PDF")

@@ -30,6 +30,7 @@ export function landscapes(group) {
   }
   const bar = element("i");
   bar.style.background = blendBar(true);
-  const scale = element("div", { class: "scale" }, written("number", low), bar, written("number", high), "loss, on a logarithmic scale");
+  const scale = element("div", { class: "scale" }, written("number", low), bar, written("number", high),
+    element("span", {}, "loss, on a logarithmic scale"));
   return element("div", {}, scale, place);
 }
