@@ -42,7 +42,7 @@ def test_what_a_run_leaves(gossamer: Command, settings: Settings, place: Path) -
     assert answer.code == 0, answer.err
     assert {p.name for p in (place / "r").iterdir()} == {
         "experiment.toml", "environment.json", "partition.json", "metrics.jsonl", "timings.jsonl", "checkpoints",
-        "best.safetensors", "final.safetensors",
+        "clients.jsonl", "best.safetensors", "final.safetensors",
     }  # fmt: skip
     rounds = metrics(place / "r")
     assert [m["round"] for m in rounds] == [1, 2, 3]
