@@ -292,7 +292,7 @@ def _drawn(comparison: Comparison, panels: list[Panel], band: Band, width: float
         for number, (panel, group) in enumerate(cells, start=1):
             axes = figure.add_subplot(down, across, number)
             draw = {"progress": draw_progress, "line": draw_line, "bars": draw_bars, "heat": draw_heat}
-            draw[_kind(comparison, panel)](axes, comparison, panel, group, looks, band, log)
+            draw[_kind(comparison, panel)](axes, Scene(comparison, panel, group, looks, band, log))
         if legend:
             place: Any = figure.add_subplot(down, across, across * down) if spare else figure
             if spare:
@@ -308,6 +308,17 @@ def _drawn(comparison: Comparison, panels: list[Panel], band: Band, width: float
 
 #: What a panel draws: the variants of each line's or bar's label.
 Group = dict[str, list[VariantResult]]
+
+
+class Scene(NamedTuple):
+    """Everything that a panel is drawn from."""
+
+    comparison: Comparison
+    panel: Panel
+    group: Group
+    looks: dict[str, Look]
+    band: Band
+    log: bool | None
 
 
 def _kind(comparison: Comparison, panel: Panel) -> Literal["progress", "line", "bars", "heat"]:
@@ -382,10 +393,9 @@ def _band_words(comparison: Comparison, cells: Sequence[tuple[Panel, Group]], ba
     return "; ".join(words)
 
 
-def draw_progress(
-    axes: Axes, comparison: Comparison, panel: Panel, group: Group, looks: dict[str, Look], band: Band, log: bool | None
-) -> None:
+def draw_progress(axes: Axes, scene: Scene) -> None:
     """Curves in the course of the runs. A cross ends the curve of a variant that diverged."""
+    comparison, panel, group, looks, band, log = scene
     records = {label: list(some[0].runs.values()) for label, some in group.items()}
     curves = {label: Curve.of(runs, panel.metric, panel.against, band) for label, runs in records.items()}
     lost = {label for label, runs in records.items() if any(map(diverged, runs))}
@@ -417,10 +427,9 @@ def draw_progress(
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size(value).removesuffix("B").strip()))
 
 
-def draw_line(
-    axes: Axes, comparison: Comparison, panel: Panel, group: Group, looks: dict[str, Look], band: Band, log: bool | None
-) -> None:
+def draw_line(axes: Axes, scene: Scene) -> None:
     """The last values against a swept number, as in a study of sensitivity. A cross stands for runs that diverged."""
+    comparison, panel, group, looks, band, log = scene
     key = panel.against
     curves = {}
     for label, some in group.items():
@@ -458,10 +467,9 @@ def draw_line(
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
-def draw_bars(
-    axes: Axes, comparison: Comparison, panel: Panel, group: Group, looks: dict[str, Look], band: Band, log: bool | None
-) -> None:
+def draw_bars(axes: Axes, scene: Scene) -> None:
     """The last values for each value of a key that is no number; of graphs, with their λ."""
+    comparison, panel, group, looks, band, log = scene
     key = panel.against
     values = list(dict.fromkeys(variant.values[key] for some in group.values() for variant in some))
     names, thick = [], 0.8 / len(group)
@@ -489,11 +497,9 @@ def draw_bars(
     axes.margins(x=0.12)
 
 
-def draw_heat(
-    axes: Axes, comparison: Comparison, panel: Panel, group: Group, looks: dict[str, Look], band: Band, log: bool | None
-) -> None:
+def draw_heat(axes: Axes, scene: Scene) -> None:
     """The last values over two swept keys; a cell without a number is grey."""
-    del looks  # cells have a colour scale of their own
+    comparison, panel, group, _, band, log = scene
     ((label, some),) = group.items()
     down, along = panel.against.split(",")
     rows, columns = (_ordered(variant.values[key] for variant in some) for key in (down, along))
