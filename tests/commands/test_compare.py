@@ -13,7 +13,7 @@ import pytest
 from gossamer import Experiment
 from gossamer.commands.compare import parse_sweep
 from gossamer.errors import RunFolderError
-from gossamer.studies import StudyRun, execution
+from gossamer.studies import StudyRun, execution, side_by_side
 
 Command = Callable[..., Any]
 Settings = Callable[..., list[str]]
@@ -283,3 +283,13 @@ def test_an_error_in_one_of_the_runs_side_by_side_ends_the_comparison(
     assert answer.code == 2
     assert "no space left" in answer.err
     assert "Traceback" not in answer.err
+
+
+def test_runs_go_side_by_side_only_where_cores_are_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GOSSAMER_WORKERS", raising=False)
+    monkeypatch.setattr(side_by_side, "usable_cores", lambda: 8)
+    monkeypatch.setattr(side_by_side.os, "getloadavg", lambda: (1.8, 0.0, 0.0))
+    assert side_by_side.runs_at_once(2, 1e9, {}) == 3
+    assert side_by_side.runs_at_once(8, 1e9, {}) == 1
+    assert side_by_side.runs_at_once(1, 1e6, {}) == 1
+    assert side_by_side.runs_at_once(1, 1e9, {"workers": 1}) == 1

@@ -37,11 +37,15 @@ PATIENCE = 20.0
 
 
 def runs_at_once(workers: int, least_work: float, options: Options) -> int:
-    """How many runs with so many workers keep all cores busy; one, if the smallest run is too short to be worth it."""
+    """How many runs with so many workers keep all idle cores busy; one, if the shortest is not worth a process.
+
+    On a machine that others keep busy, two runs at once are slower than one after the other.
+    """
     set_by_user = options.get("workers") is not None or bool(os.environ.get("GOSSAMER_WORKERS"))
     if set_by_user or launched_from_outside() or not can_fork() or least_work < WORTH_A_PROCESS:
         return 1
-    return max(1, usable_cores() // workers)
+    idle = usable_cores() - round(os.getloadavg()[0])
+    return max(1, idle // workers)
 
 
 class Lane(NamedTuple):
