@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from gossamer.engines.steps.chunk import PRODUCERS
 from gossamer.simulation import Observer, RoundRecord, RunStart
 
 ROOT = Path(__file__).parents[1]
@@ -157,12 +158,14 @@ class Watched(Observer):
 def options_of(how: str) -> dict[str, Any]:
     """The options that make another engine run clients as this one says that it does.
 
-    >>> options_of("on 2 workers, 16 at a time, eager steps, channels last (as asked)")
-    {'chunk': 16, 'step': 'eager', 'channels_last': True}
+    >>> options_of("on 2 workers, 16 at a time, traced steps, channels last, products by MKL (as asked)")
+    {'chunk': 16, 'step': 'traced', 'channels_last': True, 'products': 'mkl'}
     """
-    found = re.search(r"(\d+) at a time, (\w+) steps(, channels last)?", how)
+    found = re.search(r"(\d+) at a time, (\w+) steps(, channels last)?(?:, products by ([^(]+\w))?", how)
     assert found is not None, how
-    return {"chunk": int(found[1]), "step": found[2], "channels_last": bool(found[3])}
+    libraries = {words: name for name, words in PRODUCERS.items()}
+    options = {"chunk": int(found[1]), "step": found[2], "channels_last": bool(found[3])}
+    return options | ({"products": libraries[found[4]]} if found[4] else {})
 
 
 def memory() -> dict[str, Any]:
@@ -178,13 +181,16 @@ def memory() -> dict[str, Any]:
 def main(name: str, role: str, number: int, options: str) -> None:
     """Be a contender until there are no more turns."""
     from benchmarks.workloads import find, loop_of
-    from gossamer.bench.processor import matrix_rate
+    from gossamer.bench.processor import fastest_products, shapes_of_step
 
     if role == "limit":
+        from gossamer.experiment import prepare
+
         turns = Turns(0)
+        shapes = shapes_of_step(prepare(find(name).experiment()).training) if name else []
         turns.tell(memory())  # what importing everything takes
         while True:
-            turns.tell(matrix_rate(turns.hear()))
+            turns.tell(fastest_products(turns.hear(), shapes=shapes))
     workload = find(name)
     turns = Turns(workload.warm_up)
     if role == "engine":

@@ -30,7 +30,7 @@ from rich.table import Table
 
 from benchmarks.contender import Contender, options_of
 from benchmarks.workloads import WORKLOADS, Workload
-from gossamer.bench.processor import machine
+from gossamer.bench.processor import Limit, machine
 from gossamer.engines.cache import cache_file
 from gossamer.system.machine import usable_cores
 from gossamer.system.words import counted
@@ -49,8 +49,10 @@ class Outcome:
 
     workload: Workload
     rates: dict[str, list[float]]
-    #: What one core could do at most in the same turns, and how the engine ran with all workers.
+    #: The client-steps that one core could do at most in the same turns, all cores being busy; and by which product.
     limit: list[float]
+    fastest: str
+    #: How the engine ran with all workers.
     how: str
     #: Operations of a client-step.
     flops: float
@@ -109,14 +111,15 @@ def contending(who: dict[str, tuple[Any, ...]]) -> Iterator[dict[str, Contender]
             contender.close()
 
 
-def take_turns(workload: Workload, limit: Contender, cores: int, repeats: int, seconds: float) -> Outcome:
+def take_turns(workload: Workload, cores: int, repeats: int, seconds: float) -> Outcome:
     """Measure one workload."""
     name = workload.name
     who = {LOOP_1: (name, "loop", 1), LOOP_ALL: (name, "loop", cores), ENGINE_ALL: (name, "engine", cores)}
     if cores == 1:
         del who[LOOP_ALL]
-    limits = []
+    limits: list[Limit] = []
     with ExitStack() as stack:
+        multiplying = stack.enter_context(contending({f"core {i + 1}": (name, "limit", 1) for i in range(cores)}))
         there = stack.enter_context(contending(who))
         steps, flops = there[LOOP_1].facts["steps"], there[LOOP_1].facts["flops"]
         facts = there[ENGINE_ALL].facts
@@ -124,7 +127,7 @@ def take_turns(workload: Workload, limit: Contender, cores: int, repeats: int, s
             there = there | stack.enter_context(contending({ENGINE_1: (name, "engine", 1, options_of(facts["how"]))}))
         rates: dict[str, list[float]] = {key: [] for key in there}
         for repeat in range(repeats):
-            limits.append(limit.turn(min(0.5, seconds)) / flops)
+            limits.append(all_at_once(multiplying, min(1.0, seconds)))
             for key, contender in there.items():
                 rates[key].append(steps / statistics.median(contender.turn(seconds)))
             told = ", ".join(f"{key} {values[-1]:,.0f}" for key, values in rates.items())
@@ -133,7 +136,8 @@ def take_turns(workload: Workload, limit: Contender, cores: int, repeats: int, s
         rates |= {LOOP_ALL: rates[LOOP_1], ENGINE_1: rates[ENGINE_ALL]}
     how = facts["how"].partition(" (")[0]
     usually = "" if facts["usual"] == cores else f"; it takes {counted(facts['usual'], 'worker')} if not told otherwise"
-    return Outcome(workload, rates, limits, how + usually, flops)
+    possible = [limit.rate / flops for limit in limits]
+    return Outcome(workload, rates, possible, max(limits).by, how + usually, flops)
 
 
 def measure_others(cores: int, repeats: int, seconds: float) -> dict[str, float | None]:
@@ -158,13 +162,12 @@ def measure_others(cores: int, repeats: int, seconds: float) -> dict[str, float 
     return found
 
 
-def all_cores_at_once(cores: int, seconds: float) -> tuple[float, float]:
-    """The limit of one core, and of all cores working at the same time."""
-    with contending({f"core {i + 1}": ("", "limit", 1) for i in range(cores)}) as there:
-        alone: float = next(iter(there.values())).turn(seconds)
-        for contender in there.values():
-            contender.start_turn(seconds)
-        return alone, sum(contender.end_turn() for contender in there.values())
+def all_at_once(multiplying: dict[str, Contender], seconds: float) -> Limit:
+    """The fastest products of one core while all cores multiply: the mean over them."""
+    for contender in multiplying.values():
+        contender.start_turn(seconds)
+    found = [Limit(*contender.end_turn()) for contender in multiplying.values()]
+    return Limit(statistics.mean(limit.rate for limit in found), max(found).by)
 
 
 def titles(cores: int) -> list[str]:
@@ -212,21 +215,21 @@ def measured_by(command: str) -> str:
 def notes(
     command: str,
     outcomes: Sequence[Outcome],
-    limits: tuple[float, float],
     others: dict[str, float | None],
-    cores: int,
 ) -> list[str]:
     """What a reader must know to judge the table, in lines."""
     # In the turns that the shares were measured in: a processor is not as fast at every time.
-    alone = statistics.median(limit * o.flops for o in outcomes for limit in o.limit) / 1e9
+    limits = "; ".join(
+        f"{o.workload.name} {statistics.median(o.limit) * o.flops / 1e9:.0f} ({o.fastest})" for o in outcomes
+    )
     lines = [
         *(f"{o.workload.name}: {o.workload.title}. Gossamer ran {o.how}." for o in outcomes),
         measured_by(command),
         "Steps are client-steps. A ratio is the median over turns that follow each other; ± is half the "
         "range of the ratio to the loop.",
-        f"The limit is the fastest product of two 1024 × 1024 matrices in float32 on one core ({alone:.1f} GFLOP/s), "
-        f"times the workers, over the matrix products of a client-step, turn by turn. Just before, one core reached "
-        f"{limits[0] / 1e9:.1f} GFLOP/s, and {counted(cores, 'core')} at the same time {limits[1] / 1e9:.1f}.",
+        "The limit is the fastest float32 product, of two 1024 × 1024 matrices or of the workload's own shapes, that "
+        "torch.mm, oneDNN or numpy's OpenBLAS does on one core while all cores multiply, times the workers, over the "
+        f"products of a client-step, turn by turn. In GFLOP/s a core: {limits}.",
     ]
     for other, ratio in others.items():
         package = OTHERS[other][1]
@@ -260,18 +263,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"--only: there is no {unknown[0]}, but {', '.join(WORKLOADS)}")
     repeats, cores = 2 if given.quick else given.repeats, usable_cores()
     outcomes, others = [], {}
-    limits = all_cores_at_once(cores, 0.3 if given.quick else 2.0)
-    with nothing_kept(), contending({"limit": ("", "limit", 1)}) as there:
+    with nothing_kept():
         for name in chosen:
             workload = WORKLOADS[name]
             progress.print(f"[bold]{name}[/] {workload.title}")
             seconds = 0.3 if given.quick else workload.seconds
             turns = min(repeats, workload.repeats or repeats)
-            outcomes.append(take_turns(workload, there["limit"], cores, turns, seconds))
+            outcomes.append(take_turns(workload, cores, turns, seconds))
     if "W1" in chosen:
         others = measure_others(cores, repeats, 0.3 if given.quick else 1.0)
     command = " ".join(["python -m benchmarks", *(sys.argv[1:] if arguments is None else arguments)])
-    lines = notes(command, outcomes, limits, others, cores)
+    lines = notes(command, outcomes, others)
     console.print(table(outcomes, cores))
     for line in lines:
         console.print(line, soft_wrap=True, markup=False)

@@ -14,7 +14,7 @@ from gossamer.bench.benchmark import TURNS
 from gossamer.bench.engine import EngineSpeed, RoundSeconds, steps_of_round
 from gossamer.bench.loop import LoopSpeed, plain_loop
 from gossamer.bench.memory import data_bytes, memory_in_use, state_bytes
-from gossamer.bench.processor import flops_per_sample, matrix_rate
+from gossamer.bench.processor import Convolution, fastest_products, flops_per_sample, shapes_of_step
 from gossamer.bench.report import LIMITS
 from gossamer.errors import ExperimentError
 from gossamer.experiment import prepare
@@ -23,6 +23,10 @@ from gossamer.terminal.bench_view import bench_view
 from gossamer.training import count_gradients
 
 TINY = {"clients": 4, "local_steps": 2, "batch_size": 4, "rounds": 6, "model": "softmax"}
+
+
+#: Stride, padding, dilation, not transposed, no output padding, one group.
+CONVOLVED = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
 
 
 def shown(report):
@@ -82,6 +86,7 @@ def made(**split):
         **{
             "flops_per_gradient": 2e6,
             "matrix_rate": 1e9,
+            "fastest": "oneDNN, 1024 × 1024 × 1024",
             "state_bytes": 200,
             "data_bytes": 100,
             "shortened": 3,
@@ -173,5 +178,14 @@ def test_a_user_s_own_mean_loss_and_arrays_can_be_measured():
 
 
 def test_the_machine_is_asked_what_it_can_do():
-    assert matrix_rate(0.0) > 0
+    found = fastest_products(0.0, shapes=[(4, 3, 2), Convolution((1, 2, 4, 4), (3, 2, 3, 3), CONVOLVED)])
+    assert found.rate > 0
+    assert found.by.partition(",")[0] in ("torch.mm", "oneDNN", "numpy", "torch")
     assert memory_in_use() is None or memory_in_use() > 0
+
+
+def test_the_products_of_a_step_are_those_of_all_its_layers_and_gradients():
+    work = prepare(Experiment(**TINY)).training
+    assert set(shapes_of_step(work)) == {(4, 64, 10), (10, 4, 64)}  # no gradient of the inputs is needed
+    images = prepare(Experiment(**TINY | {"model": "cifar-cnn", "dataset": "digits"})).training
+    assert any(isinstance(shape, Convolution) for shape in shapes_of_step(images))

@@ -1,10 +1,9 @@
 """`benchmark` measures an experiment on this machine; `gossamer bench` prints its report.
 
 The engine is compared with an ordinary PyTorch loop over the same clients' batches, and with the processor's limit: the
-fastest that it multiplies matrices, divided by the matrix products that a step needs.
+fastest that any library in reach multiplies, divided by the matrix products that a step needs.
 """
 
-import os
 import statistics
 import time
 from collections.abc import Callable
@@ -14,14 +13,14 @@ from typing import Any
 from gossamer.bench.engine import time_engine
 from gossamer.bench.loop import LoopSpeed, plain_loop
 from gossamer.bench.memory import data_bytes, memory_in_use, state_bytes
-from gossamer.bench.processor import flops_per_sample, matrix_rate
+from gossamer.bench.processor import fastest_products, flops_per_sample, shapes_of_step
 from gossamer.bench.report import BenchReport
 from gossamer.data import Dataset
 from gossamer.engines import StepMode
 from gossamer.errors import ExperimentError
 from gossamer.experiment import Experiment, prepare
 from gossamer.simulation import check_options
-from gossamer.system.machine import seconds_of_others, usable_cores
+from gossamer.system.machine import seconds_of_others, share_of_others, usable_cores
 from gossamer.system.words import counted
 from gossamer.training import Training, check_first_step, count_gradients
 from gossamer.workers import can_fork
@@ -62,7 +61,8 @@ def benchmark(
     gradients = max(1, count_gradients(training).step)
 
     say("the fastest matrix products")
-    rate = matrix_rate(share / 2, initial.dtype, initial.device)
+    shapes = shapes_of_step(training)
+    limit = fastest_products(share / 2, initial.dtype, initial.device, shapes)
     # Before any engine: an engine changes how the C library keeps memory, which would make this process's loop faster.
     turns: dict[int, list[float]] = {threads: [] for threads in numbers}
     for _ in range(TURNS):  # in turns, so that a slow moment of the machine falls on all of them
@@ -88,11 +88,12 @@ def benchmark(
         say(f"Gossamer, {counted(number, 'worker')}")
         timed.append(time_engine(measured, number, share, chunk=chunk, step=step, data_dir=data_dir))
     # Noise only ever makes a processor look slower, so the limit is the best of two.
-    rate = max(rate, matrix_rate(share / 2, initial.dtype, initial.device))
+    limit = max(limit, fastest_products(share / 2, initial.dtype, initial.device, shapes))
     return BenchReport(
         **facts,
         steps_per_round=statistics.mean(timed[-1].steps),
-        matrix_rate=rate,
+        matrix_rate=limit.rate,
+        fastest=limit.by,
         loops=tuple(loops),
         engines=tuple(timer.speed(number, held) for number, timer in zip(numbers, timed, strict=True)),
         shortened=shortened,
@@ -101,11 +102,8 @@ def benchmark(
 
 
 def _others_share(before: float | None, after: float | None, passed: float) -> float | None:
-    """The share of this process's cores that other processes used; first they use cores that this process may not."""
-    if before is None or after is None:
-        return None
-    theirs = (os.cpu_count() or 1) - usable_cores()
-    return max(0.0, (after - before) / passed - theirs) / usable_cores()
+    """The share of this process's cores that other processes used; None if not known."""
+    return None if before is None or after is None else share_of_others(before, after, passed)
 
 
 def _short_enough(

@@ -6,6 +6,7 @@ from typing import Any
 from gossamer.bench.engine import EngineSpeed
 from gossamer.bench.loop import LoopSpeed
 from gossamer.bench.processor import machine
+from gossamer.system.machine import BUSY
 
 #: What may limit a run, and what a user can do about each.
 LIMITS = {
@@ -25,9 +26,6 @@ LIMITS = {
     "evaluation": "evaluate less often: the keys every, clients and training of [evaluate].",
 }
 
-#: The share of this process's cores that other processes may use before a reader is warned.
-DISTURBED = 0.1
-
 
 @dataclass(frozen=True)
 class BenchReport:
@@ -43,6 +41,8 @@ class BenchReport:
     #: Floating-point operations in the matrix products of one gradient, and how many of them one core does in a second.
     flops_per_gradient: float
     matrix_rate: float
+    #: The library and the product that reached this rate.
+    fastest: str
     loops: tuple[LoopSpeed, ...]
     engines: tuple[EngineSpeed, ...]
     #: Memory of the clients' states and of the samples.
@@ -88,7 +88,7 @@ class BenchReport:
     @property
     def disturbed(self) -> bool:
         """Whether other processes used so much of the machine that the figures mean little."""
-        return self.others is not None and self.others > DISTURBED
+        return self.others is not None and self.others > BUSY
 
     @property
     def verdict(self) -> str:

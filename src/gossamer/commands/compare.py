@@ -19,6 +19,7 @@ from gossamer.commands.options import (
     File,
     MLflow,
     Out,
+    ProductsOption,
     Quiet,
     Settings,
     Spill,
@@ -56,6 +57,7 @@ def compare(
     chunk: Chunk = None,
     step: StepOption = None,
     channels_last: ChannelsLast = None,
+    products: ProductsOption = None,
     spill: Spill = None,
     on_divergence: Diverging = "stop",
     tensorboard: TensorBoard = False,
@@ -77,7 +79,8 @@ def compare(
         study = replace(study, baseline=baseline)
     folder = out or fresh_folder(f"compare-{'-'.join(map(studies.slug, study.cells[0].values))}")
     options = simulation.Options(
-        workers=workers, chunk=chunk, step=step, channels_last=channels_last, spill=spill, data_dir=data_dir,
+        workers=workers, chunk=chunk, step=step, channels_last=channels_last, products=products, spill=spill,
+        data_dir=data_dir,
         on_divergence=on_divergence, keep_vectors=False,
     )  # fmt: skip
     run_study(study, folder, terminal.StudyDisplay(quiet, verbose, trackers(tensorboard, mlflow)), options, budget)

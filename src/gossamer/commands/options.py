@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from gossamer import simulation
-from gossamer.engines import StepMode
+from gossamer.engines import Products, StepMode
 from gossamer.errors import ExperimentError
 from gossamer.experiment import parse_setting, parse_value
 from gossamer.simulation import Observer, OnDivergence
@@ -37,6 +37,9 @@ StepOption = Annotated[
 ]
 ChannelsLast = Annotated[
     bool | None, typer.Option("--channels-last/--channels-first", help="Memory format of images; default: measured.")
+]
+ProductsOption = Annotated[
+    Products | None, typer.Option("--products", help="The library for matrix products; default: the faster one.")
 ]
 Spill = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="Keep the clients' state in a file there, not in memory.")

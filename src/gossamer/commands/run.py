@@ -17,6 +17,7 @@ from gossamer.commands.options import (
     File,
     MLflow,
     Out,
+    ProductsOption,
     Quiet,
     Settings,
     Spill,
@@ -40,6 +41,7 @@ def run(
     chunk: Chunk = None,
     step: StepOption = None,
     channels_last: ChannelsLast = None,
+    products: ProductsOption = None,
     spill: Spill = None,
     on_divergence: Diverging = "stop",
     tensorboard: TensorBoard = False,
@@ -54,7 +56,8 @@ def run(
     display = terminal.make_observer(method, quiet, verbose)
     observers = [display, *(tracker() for tracker in trackers(tensorboard, mlflow))]
     options = simulation.Options(
-        workers=workers, chunk=chunk, step=step, channels_last=channels_last, spill=spill, data_dir=data_dir,
+        workers=workers, chunk=chunk, step=step, channels_last=channels_last, products=products, spill=spill,
+        data_dir=data_dir,
         on_divergence=on_divergence, keep_vectors=False,
     )  # fmt: skip
     say_run(simulation.simulate(experiment, out=folder, observers=observers, **options), folder)
@@ -67,6 +70,7 @@ def resume(
     chunk: Chunk = None,
     step: StepOption = None,
     channels_last: ChannelsLast = None,
+    products: ProductsOption = None,
     spill: Spill = None,
     on_divergence: Diverging = "stop",
     budget: Budget = None,
@@ -75,7 +79,8 @@ def resume(
 ) -> None:
     """Continue an interrupted run or comparison, to the same numbers as an uninterrupted one."""
     options = simulation.Options(
-        workers=workers, chunk=chunk, step=step, channels_last=channels_last, spill=spill, data_dir=data_dir,
+        workers=workers, chunk=chunk, step=step, channels_last=channels_last, products=products, spill=spill,
+        data_dir=data_dir,
         on_divergence=on_divergence, keep_vectors=False,
     )  # fmt: skip
     if (folder / studies.COMPARISON).exists():

@@ -6,12 +6,15 @@ from gossamer.engines.planning.workers import number_of_workers
 from gossamer.engines.reference import Reference, Trace
 from gossamer.engines.stacked import RoundReport, Stacked
 from gossamer.engines.steps.chunk import ExecutionPlan, StepMode
+from gossamer.engines.steps.products import FastProducts, Products, no_onednn
 
 __all__ = [
     "SMALL_STATE",
     "ExecutionPlan",
+    "FastProducts",
     "OutOfMemory",
     "PlanOverrides",
+    "Products",
     "Reference",
     "RoundReport",
     "Stacked",
@@ -20,6 +23,7 @@ __all__ = [
     "check_memory",
     "choose_plan",
     "explain_lack_of_memory",
+    "no_onednn",
     "number_of_workers",
     "shared_sizes",
 ]

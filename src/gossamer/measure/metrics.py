@@ -1,6 +1,7 @@
 """Quality of models, and how far the models of the clients are apart."""
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from torch.func import vmap
 from torch.nn import functional
 
 from gossamer.data import IGNORED, Dataset, Inputs, Samples
+from gossamer.engines import FastProducts, Products
 from gossamer.measure.own_metrics import OwnMetric, metric_key, total_metric
 from gossamer.measure.widths import widest
 from gossamer.models import Loss, VectorModel, sample_losses
@@ -60,6 +62,7 @@ class Evaluator:
         group: Group = ALONE,
         note: Callable[[str], None] = lambda message: None,
         metric: OwnMetric | None = None,
+        products: Products = "mkl",
     ) -> None:
         self._model = model
         self._loss = loss
@@ -68,6 +71,8 @@ class Evaluator:
         self._group = group
         #: The experiment's own metric, measured of a model that is evaluated alone: the averaged one.
         self._metric = metric
+        #: Linear layers of a model that is evaluated alone are multiplied by the library of this plan.
+        self._products = FastProducts(products) if products != "mkl" else nullcontext()
         #: Called with what the user should know.
         self._note = note
         #: False as soon as `vmap` turns out not to have a rule for something in the model, the loss or the metric.
@@ -145,7 +150,8 @@ class Evaluator:
             return torch.cat([sums, hits.expand(classes) if right is None else right @ members])
 
         if len(vectors) == 1 or not self._vectorises:
-            return torch.stack([one(x) for x in vectors], dim=1).double()
+            with self._products:
+                return torch.stack([one(x) for x in vectors], dim=1).double()
         try:
             rows: Tensor = vmap(one, out_dims=1)(vectors)
         except Exception as error:  # of a user's model, loss or metric

@@ -72,9 +72,11 @@ class Measurement:
         self._engine, self._cadence, self._wants = engine, cadence, wants
         self._rounds = training.rounds
         self._has_test = bool(len(training.dataset.test))
+        plan = engine.plan
         self._evaluator = Evaluator(
-            training.model, training.loss, training.dataset, engine.plan.chunk, engine.group, note, training.metric
-        )
+            training.model, training.loss, training.dataset, plan.chunk, engine.group, note, training.metric,
+            "mkl" if plan.step in ("eager", "lanes") else plan.products,
+        )  # fmt: skip
 
     def measure(self, round: int, report: RoundReport | None, history: Sequence[Metrics]) -> Measured:
         """The record of a round, after the rounds in `history`; of round 0, before the first, there is no report."""

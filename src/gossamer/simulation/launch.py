@@ -15,6 +15,7 @@ from gossamer.engines import (
     check_memory,
     choose_plan,
     explain_lack_of_memory,
+    no_onednn,
     number_of_workers,
     shared_sizes,
 )
@@ -141,7 +142,7 @@ def _launch(experiment: Experiment, path: Path | None, resumes: bool, observers:
             chosen = ExecutionPlan.from_json(group.broadcast(mine.to_json() if group.first else ""))
         if chosen.step in ("compiled", "lanes"):
             observer.waiting("compiling local steps, or finding those of an earlier run")
-        for difference in _not_as_asked(experiment, options, chosen):
+        for difference in _not_as_asked(training, experiment, options, chosen):
             observer.note(difference)
         with explain_lack_of_memory(training, group.size):
             engine = Stacked(training, chosen, group, spill, small_state)
@@ -168,14 +169,14 @@ def _plan(
     training: Training, options: Options, workers: int, folder: RunFolder | None, observer: Observer
 ) -> ExecutionPlan:
     """How the clients are run: as asked; as before, to the last bit, in a run that is resumed; or as is fastest."""
-    wanted = PlanOverrides(options.get("chunk"), options.get("step"), options.get("channels_last"))
+    wanted = PlanOverrides(*(options.get(name) for name in PlanOverrides._fields))  # type: ignore[arg-type]
     if folder is not None and wanted == PlanOverrides():
         with suppress(KeyError, TypeError, ValueError):
             return ExecutionPlan.from_json(json.dumps(folder.engine()["plan"]))
     return choose_plan(training, wanted, workers, observer.waiting, options.get("small_state", SMALL_STATE))
 
 
-def _not_as_asked(experiment: Experiment, options: Options, plan: ExecutionPlan) -> Iterator[str]:
+def _not_as_asked(training: Training, experiment: Experiment, options: Options, plan: ExecutionPlan) -> Iterator[str]:
     """What is done in another way than the user asked for, in words."""
     if (step := options.get("step")) and step != plan.step:
         yield f"steps are {plan.step}, not {step} as asked: {plan.reason}"
@@ -183,6 +184,11 @@ def _not_as_asked(experiment: Experiment, options: Options, plan: ExecutionPlan)
         yield f"{counted(plan.chunk, 'client')} at a time, not {chunk} as asked: {plan.reason}"
     if options.get("channels_last") and not plan.channels_last:
         yield f"images lie as they are, not with their channels last as asked: {plan.reason}"
+    if options.get("products") == "onednn":
+        initial = training.model.initial
+        reason = "steps are eager" if plan.step == "eager" else no_onednn(initial.dtype, initial.device)
+        if reason:
+            yield f"matrices are multiplied by torch's own library, not by oneDNN as asked: {reason}"
     if (experiment.local_epochs or experiment.local_steps) and (own := experiment.traits.local_work):
         unit, count = ("step", own.steps) if own.steps else ("epoch", own.epochs)
         yield f"this method does {count} local {unit} a round, whatever the experiment says"

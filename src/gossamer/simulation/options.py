@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal, TypedDict, get_args
 
-from gossamer.engines import StepMode
+from gossamer.engines import Products, StepMode
 from gossamer.errors import ExperimentError
 
 OnDivergence = Literal["stop", "continue"]
@@ -23,6 +23,8 @@ class Options(TypedDict, total=False):
     step: StepMode | None
     #: Images with their channels last.
     channels_last: bool | None
+    #: The library for matrix products in traced and compiled steps: "auto", "mkl" or "onednn".
+    products: Products | None
     #: A folder for a state that is larger than the memory.
     spill: Path | str | None
     #: The folder of the data sets.
@@ -45,7 +47,8 @@ def check_options(options: Options) -> None:
             raise ExperimentError(f"{name}: should be a whole number, at least 1 (got {number!r})")
     if options.get("spill") == "":
         raise ExperimentError("spill: names no folder")
-    for name, words in (("on_divergence", get_args(OnDivergence)), ("step", get_args(StepMode))):
+    words_of = {"on_divergence": OnDivergence, "step": StepMode, "products": Products}
+    for name, words in ((name, get_args(kind)) for name, kind in words_of.items()):
         word = options.get(name)
         if word is not None and word not in words:
             raise ExperimentError(f"{name}: should be {' or '.join(map(repr, words))} (got {word!r})")

@@ -7,11 +7,14 @@ and a process that exceeds its limits is slowed down or killed.
 import math
 import os
 import platform
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 #: The file system of control groups, and the file that lists those of this process.
 GROUPS, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+#: The share of this process's cores that others may use before a measurement means little.
+BUSY = 0.1
 #: Lines of /proc/cpuinfo that identify a processor, on x86 and on ARM.
 IDENTIFYING = ("model name", "flags", "CPU implementer", "CPU part", "Features")
 
@@ -54,6 +57,23 @@ def seconds_of_others() -> float | None:
     user, nice, system, _idle, _waiting, *interrupts_and_stolen = map(int, spent)
     busy = (user + nice + system + sum(interrupts_and_stolen)) / os.sysconf("SC_CLK_TCK")
     return busy - sum(os.times()[:4])
+
+
+def is_busy(seconds: float = 0.1) -> bool:
+    """Whether other processes use more than a tenth of the cores just now, watched for so long."""
+    before = seconds_of_others()
+    time.sleep(seconds)
+    after = seconds_of_others()
+    return before is not None and after is not None and share_of_others(before, after, seconds) > BUSY
+
+
+def share_of_others(before: float, after: float, passed: float) -> float:
+    """The share of this process's cores that others used, from `seconds_of_others` before and after so many seconds.
+
+    First they use cores that this process may not.
+    """
+    theirs = (os.cpu_count() or 1) - usable_cores()
+    return max(0.0, (after - before) / passed - theirs) / usable_cores()
 
 
 def processor() -> str:

@@ -4,24 +4,29 @@ torch's tracer takes about 90 MB in the process that imports it, and its compile
 both are imported by the functions that need them.
 """
 
+import copy
 import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule
 
 __all__ = [
+    "TorchDispatchMode",
     "compile_graph",
     "compile_library",
     "defer_compiler_import",
     "load_library",
+    "onednn_linear",
     "quiet_vmap",
     "trace",
     "tree_flatten",
@@ -78,16 +83,59 @@ def trace(function: Callable[..., list[Tensor]], tensors: Sequence[Tensor]) -> "
     return module
 
 
+def onednn_linear() -> Any:
+    """oneDNN's product as an operation of torch: (x, w, bias, "none" or "relu", [-1], "") gives x wᵀ + bias, of tensors
+    with any strides. None where torch was built without oneDNN, or runs with it turned off."""
+    if not (torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled):  # type: ignore[no-untyped-call]
+        return None
+    try:
+        return torch.ops.mkldnn._linear_pointwise.default
+    except AttributeError:
+        return None
+
+
+@cache
+def _product_for_compiler() -> Any:
+    """oneDNN's product under a name of our own: the compiler's rules for torch's name take weights for constants."""
+    torch.library.define("gossamer::product", "(Tensor x, Tensor w, Tensor? bias, str activation) -> Tensor")
+    like = torch.library.register_fake("gossamer::product")
+    like(lambda x, w, bias, activation: x.new_empty(x.shape[0], w.shape[0]))
+    return torch.ops.gossamer.product.default
+
+
+def _for_compiler(graph: "GraphModule") -> "GraphModule":
+    """A copy of a graph, with oneDNN's products under the name that `_call_onednn` compiles."""
+    graph = copy.deepcopy(graph)
+    for node in graph.graph.nodes:
+        if node.op == "call_function" and node.target is onednn_linear():
+            node.target, node.args = _product_for_compiler(), node.args[:4]
+    graph.recompile()
+    return graph
+
+
+def _call_onednn(x: Any, w: Any, bias: Any, activation: str) -> Any:
+    """oneDNN's product in compiled code: a call, on tensors as they lie. The compiler's own rule copies them first."""
+    from torch._inductor.ir import FixedLayout, TensorBox
+    from torch._inductor.mkldnn_ir import LinearUnary, _create_output_node
+
+    given = [LinearUnary.realize_input(value) for value in (x, w, bias) if value is not None]
+    size = [given[0].get_size()[0], given[1].get_size()[0]]
+    layout = FixedLayout(torch.device("cpu"), given[0].get_dtype(), size)
+    rest = [*([None] if bias is None else []), activation, [-1], ""]
+    return TensorBox.create(_create_output_node(LinearUnary(layout=layout, inputs=given, constant_args=rest)))  # type: ignore[no-untyped-call]
+
+
 def compile_graph(graph: "GraphModule", tensors: Sequence[Tensor]) -> Callable[..., Any]:
     """The operations of a graph, fused, for this process. Takes seconds, and a C++ compiler on a CPU."""
     with _compiler_settings(tensors[0].device):
-        compiled: Callable[..., Any] = torch._inductor.compile(graph, list(tensors))
+        compiled: Callable[..., Any] = torch._inductor.compile(_for_compiler(graph), list(tensors))
         compiled(*tensors)
     return compiled
 
 
 def compile_library(graph: "GraphModule", tensors: Sequence[Tensor]) -> Path:
     """The same as a shared library for CPUs, which `load_library` opens."""
+    graph = _for_compiler(graph)
     for node in graph.graph.nodes:
         node.meta.clear()  # the compiler derives it itself, and refuses values that are there already
     with _compiler_settings(torch.device("cpu")):
@@ -113,6 +161,7 @@ def _compiler_settings(device: torch.device) -> Iterator[None]:
             operation = getattr(torch.ops.aten, name).default
             decompositions.pop(operation, None)
             lowerings[operation] = fallback_handler(operation, add_to_fallback_set=False)  # type: ignore[no-untyped-call]
+        lowerings[_product_for_compiler()] = _call_onednn
         with config.patch(compile_threads=1, memory_planning=True):
             yield
     finally:

@@ -29,7 +29,7 @@ def bench_view(report: BenchReport) -> RenderableType:
 
 def _about(report: BenchReport) -> Iterator[RenderableType]:
     here = machine()
-    rate = f"{report.matrix_rate / 1e9:.3g} GFLOP/s in matrix products on one core"
+    rate = f"{report.matrix_rate / 1e9:.3g} GFLOP/s in products on one core ({report.fastest})"
     yield Text(f"{here['processor']}, {counted(usable_cores(), 'core')}, torch {here['torch']}: {rate}", style="dim")
     batch = f"{report.batch:.3g}" + ("" if report.batch.is_integer() else " on average")
     shape = f"{report.clients:,} clients, {report.parameters:,} parameters, mini-batches of {batch}"

@@ -4,6 +4,8 @@ The best way differs by orders of magnitude: tiny models gain most from many cli
 time, convolutions on a CPU from images with their channels last. The result is kept for this model on this machine.
 """
 
+import json
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -23,8 +25,10 @@ from gossamer.engines.steps.chunk import ChunkRunner, ExecutionPlan, StepMode, o
 from gossamer.engines.steps.compiled import can_use_forks
 from gossamer.engines.steps.lane_code import NotInLanes
 from gossamer.engines.steps.lanes import check_lanes
+from gossamer.engines.steps.products import Products, no_onednn
 from gossamer.methods import mixes
 from gossamer.system.allocator import keep_freed_memory
+from gossamer.system.machine import BUSY, is_busy, seconds_of_others, share_of_others
 from gossamer.system.threads import on_threads
 from gossamer.system.torch_private import quiet_vmap
 from gossamer.system.words import counted
@@ -51,6 +55,7 @@ class PlanOverrides(NamedTuple):
     chunk: int | None = None
     step: StepMode | None = None
     channels_last: bool | None = None
+    products: Products | None = None
 
 
 def choose_plan(
@@ -78,6 +83,7 @@ def choose_plan(
         chunk=min(plain.chunk, most) if overrides.chunk is None else chunks[0],
         step=overrides.step or "eager",
         channels_last=layouts[0],
+        products=library_for(training, overrides.products),
         reason=plain.reason if overrides.chunk is None and reason == "as asked" else reason,
     )
     lanes = (overrides.chunk or lanes_at_once(training, per_worker)) or plain.chunk
@@ -95,18 +101,32 @@ def choose_plan(
         trial.run()  # the first time takes longer
         if trial.run() * steps < WORTH_MEASURING:
             return plain
+        before, began = seconds_of_others(), time.perf_counter()
         notify("measuring how to run the clients fastest, once for this model and machine")
         try:
-            plan = _measure_in_fork(
-                training, Candidates(chunks, layouts, overrides.step, steps, lanes if max(chunks) > 1 else 0)
-            )
+            lanes = lanes if max(chunks) > 1 else 0
+            plan = _measure_in_fork(training, Candidates(chunks, layouts, overrides.step, plain.products, steps, lanes))
         except ForkFailed as error:
             return plain._replace(reason=f"{plain.reason}; measuring what is best failed: {one_line(error)}")
         if reason != "as asked":
             plan = plan._replace(reason=f"{reason}; {plan.reason}")
         with suppress(OSError):  # a folder that cannot be written to: the next run measures again
-            write_atomically(kept_in, plan.to_json().encode())
+            write_atomically(kept_in, json.dumps([plan.to_json(), _was_busy(before, began)]).encode())
         return plan
+
+
+def _was_busy(before: float | None, began: float) -> bool:
+    """Whether other processes disturbed a measurement; `before` is what they had used when it began."""
+    after = seconds_of_others()
+    if before is None or after is None:
+        return False
+    return share_of_others(before, after, time.perf_counter() - began) > BUSY
+
+
+def library_for(training: Training, asked: Products | None) -> Products:
+    """The library for matrix products: as asked, or the faster one for each shape, where there is more than one."""
+    initial = training.model.initial
+    return "mkl" if no_onednn(initial.dtype, initial.device) else asked or "auto"
 
 
 def _layouts(training: Training, overrides: PlanOverrides) -> tuple[list[bool], str]:
@@ -212,9 +232,14 @@ def _kept_in(training: Training, overrides: PlanOverrides, workers: int, most: i
 
 
 def _measured_earlier(kept_in: Path) -> ExecutionPlan | None:
-    """The plan that an earlier run measured."""
+    """The plan that an earlier run measured; one of a busy machine is measured again as soon as it is quiet."""
     try:
-        plan = ExecutionPlan.from_json(kept_in.read_text(encoding="utf-8"))
+        text, busy = json.loads(kept_in.read_text(encoding="utf-8"))
+        plan = ExecutionPlan.from_json(text)
+        if busy:
+            if not is_busy():
+                return None
+            plan = plan._replace(reason=f"{plan.reason}; on a busy machine")
         return plan._replace(reason=f"{plan.reason}; kept from an earlier run")
     except (OSError, ValueError, KeyError, TypeError):
         return None

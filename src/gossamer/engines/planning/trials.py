@@ -10,6 +10,7 @@ import numpy as np
 
 from gossamer.engines.stacked import initial_rows
 from gossamer.engines.steps.chunk import MOST_STEPS_AT_ONCE, TRACE_AT, ChunkRunner, ExecutionPlan, StepMode
+from gossamer.engines.steps.products import Products
 from gossamer.training import Training
 
 #: Seconds of local work from which a compiler pays. It takes a quarter of a minute for each number of clients tried.
@@ -37,6 +38,8 @@ class Candidates(NamedTuple):
     layouts: list[bool]
     #: The step mode, if it is given.
     step: StepMode | None
+    #: The library that multiplies; for "auto", MKL throughout is tried as well.
+    products: Products
     #: Client-steps of a worker in the whole run: compiling pays for many.
     steps: float
     #: Clients at a time in the lanes of vectors; 0 if they cannot be run so.
@@ -85,7 +88,8 @@ class Trial:
 
     def __str__(self) -> str:
         layout = " channels last" if self.plan.channels_last else ""
-        return f"{self.plan.chunk} {self.plan.step}{layout} {self.seconds * 1e3:.3g} ms"
+        library = "" if self.plan.step in ("eager", "lanes") else f" {self.plan.products}"
+        return f"{self.plan.chunk} {self.plan.step}{layout}{library} {self.seconds * 1e3:.3g} ms"
 
 
 def measure(training: Training, candidates: Candidates) -> ExecutionPlan:
@@ -105,8 +109,9 @@ def measure(training: Training, candidates: Candidates) -> ExecutionPlan:
         best: Trial | None = None
         # Under vmap a convolution arranges its inputs itself.
         alone = seconds > LONG_STEP or (layout and len(candidates.layouts) > 1)
+        step: StepMode = "eager" if candidates.step == "eager" else "traced"
         for chunk in candidates.chunks[:1] if alone else candidates.chunks:
-            trial = timed(ExecutionPlan(chunk, "eager" if candidates.step == "eager" else "traced", layout))
+            trial = timed(ExecutionPlan(chunk, step, layout, candidates.products))
             trials.append(trial)
             if best is not None and _hardly_faster(trial, best):
                 break  # still more at a time would not help either
@@ -114,6 +119,10 @@ def measure(training: Training, candidates: Candidates) -> ExecutionPlan:
     _repeat(trials)
     chosen = fewest(trials)
     modes = [chosen]
+    if chosen.plan.products == "auto" and candidates.step != "eager" and seconds <= VERY_LONG_STEP:
+        modes.insert(0, timed(chosen.plan._replace(products="mkl")))
+        _repeat(modes)
+        chosen = simplest(modes)
     if candidates.step is None and chosen.plan.chunk == 1:
         modes.insert(0, timed(chosen.plan._replace(step="eager")))
     if candidates.step is None and candidates.lanes:

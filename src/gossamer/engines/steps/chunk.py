@@ -26,6 +26,7 @@ from gossamer.engines.steps.compiled import can_use_forks, compile_in_fork
 from gossamer.engines.steps.inputs import Step, StepInputs
 from gossamer.engines.steps.lane_code import NotInLanes
 from gossamer.engines.steps.lanes import LaneBatches, LaneStep, check_lanes, lanes_in_fork
+from gossamer.engines.steps.products import Products
 from gossamer.engines.steps.traced import step_graph, trace_in_fork
 from gossamer.methods import Local, Message, Round, State
 from gossamer.randomness import Purpose, torch_seed
@@ -45,6 +46,10 @@ MOST_TRACED, MOST_COMPILED = 16, 4
 MOST_STEPS_AT_ONCE, MOST_PARAMETERS_AT_ONCE, MOST_BYTES_AT_ONCE = 8, 500_000, 8 << 20
 
 
+#: Who multiplies matrices, in words.
+PRODUCERS: dict[Products, str] = {"auto": "the faster library", "mkl": "MKL", "onednn": "oneDNN"}
+
+
 class ExecutionPlan(NamedTuple):
     """How a worker runs its clients."""
 
@@ -53,6 +58,8 @@ class ExecutionPlan(NamedTuple):
     step: StepMode = "eager"
     #: Images with their channels last, for which convolutions on a CPU are faster.
     channels_last: bool = False
+    #: The library that multiplies matrices in traced and compiled steps, and in evaluation beside them.
+    products: Products = "auto"
     reason: str = ""
 
     def to_json(self) -> str:
@@ -63,14 +70,17 @@ class ExecutionPlan(NamedTuple):
     def from_json(cls, text: str) -> "ExecutionPlan":
         """The plan that `to_json` wrote."""
         fields = json.loads(text)
-        if fields["step"] not in get_args(StepMode):
-            raise ValueError(f"step should be one of {', '.join(get_args(StepMode))} (got {fields['step']!r})")
-        return cls(int(fields["chunk"]), fields["step"], bool(fields["channels_last"]), str(fields["reason"]))
+        for name, words in (("step", get_args(StepMode)), ("products", get_args(Products))):
+            if fields[name] not in words:
+                raise ValueError(f"{name} should be one of {', '.join(words)} (got {fields[name]!r})")
+        layout, reason = bool(fields["channels_last"]), str(fields["reason"])
+        return cls(int(fields["chunk"]), fields["step"], layout, fields["products"], reason)
 
     def __str__(self) -> str:
         layout = ", channels last" if self.channels_last else ""
         reason = f" ({self.reason})" if self.reason else ""
-        return f"{self.chunk} at a time, {self.step} steps{layout}{reason}"
+        library = "" if self.step in ("eager", "lanes") else f", products by {PRODUCERS[self.products]}"
+        return f"{self.chunk} at a time, {self.step} steps{layout}{library}{reason}"
 
 
 class ChunkInputs(NamedTuple):
@@ -275,13 +285,17 @@ class ChunkRunner:
         if compiles and self._forks:
             with suppress(ForkFailed):
                 made_of = self._made_of(alone, steps)
-                self._ready[shape] = compile_in_fork(lambda: step_graph(traceable, inputs), inputs, eager, made_of)
+                self._ready[shape] = compile_in_fork(
+                    lambda: step_graph(traceable, inputs, self.plan.products), inputs, eager, made_of
+                )
                 return
         try:
             if self._save_memory and not compiles:
-                self._ready[shape] = trace_in_fork(lambda: step_graph(traceable, inputs), inputs, eager)
+                self._ready[shape] = trace_in_fork(
+                    lambda: step_graph(traceable, inputs, self.plan.products), inputs, eager
+                )
                 return
-            graph = step_graph(traceable, inputs)
+            graph = step_graph(traceable, inputs, self.plan.products)
         except Exception as error:  # a user's own model or method may raise anything
             self._fall_back("eager", f"a step cannot be recorded, and is taken as written: {one_line(error)}")
             return
@@ -325,7 +339,7 @@ class ChunkRunner:
     def _made_of(self, alone: bool, steps: int | None) -> list[Any]:
         """All that a traced step depends on, besides its tensors."""
         work = self.training
-        settings = [work.dataset.scaling, work.weight_decay, work.clip, work.rounds, alone, steps]
+        settings = [work.dataset.scaling, work.weight_decay, work.clip, work.rounds, alone, steps, self.plan.products]
         return [work.method, work.model.template, work.loss, *settings]
 
 

@@ -60,10 +60,10 @@ def compile_in_fork(
         strides = [tensor.stride() for tensor in copies_of(inputs)]
         library = graph.library(inputs)
         CompiledStep(str(library), graph.returns, strides)  # tried here: a damaged library ends the process
-        return json.dumps([str(library), graph.returns, strides, digest(library.read_bytes())])
+        return json.dumps([str(library), graph.returns, strides, digest(library.read_bytes()), graph.final])
 
-    library, returns, strides, content = json.loads(run_in_fork(in_fork))
-    if known:
+    library, returns, strides, content, final = json.loads(run_in_fork(in_fork))
+    if known and final:
         with suppress(OSError):  # a folder that cannot be written to: the step is traced again in the next run
             write_atomically(note, json.dumps([Path(library).name, returns, strides, content]).encode())
     return CompiledStep(library, returns, strides)

@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from gossamer.engines.cache import kept_library
 from gossamer.engines.steps.inputs import Step, StepInputs, copies_of, same_result, tensors_of
+from gossamer.engines.steps.products import Products, replace_products
 from gossamer.methods import Local
 from gossamer.system.torch_private import compile_graph, compile_library, trace, tree_flatten, tree_unflatten
 from gossamer.workers import run_in_fork
@@ -53,6 +54,8 @@ class StepGraph:
     def __init__(self, step: Step, inputs: StepInputs) -> None:
         #: The names of the tensors that the step returns besides the loss, in order.
         self.returns: tuple[str, ...] = ()
+        #: False if the choice of a library was made on a busy machine.
+        self.final = True
         leaves, structure = tree_flatten(inputs)
 
         def on_tensors(*tensors: Tensor) -> list[Tensor]:
@@ -64,6 +67,10 @@ class StepGraph:
 
         with _NoNumpy():
             self._graph = trace(on_tensors, copies_of(inputs))
+
+    def multiply_by(self, products: Products) -> None:
+        """Let the faster library, or the one asked for, do the matrix products."""
+        self.final = replace_products(self._graph, products)
 
     @property
     def code(self) -> str:
@@ -121,11 +128,12 @@ class _NoNumpy(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def step_graph(step: Step, inputs: StepInputs) -> StepGraph:
-    """The graph of a step; a step that does not do the same twice has none."""
+def step_graph(step: Step, inputs: StepInputs, products: Products = "mkl") -> StepGraph:
+    """The graph of a step, with its products by this library; a step that does not do the same twice has none."""
     graph, again = StepGraph(step, inputs), StepGraph(step, inputs)
     if not graph.same_as(again):
         raise ValueError("it does not do the same every time")
+    graph.multiply_by(products)
     return graph
 
 
