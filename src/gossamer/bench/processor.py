@@ -20,8 +20,8 @@ from gossamer.training import Training
 
 #: Side of the matrices whose product is the limit: large enough for the highest rate, small enough for a short test.
 SIDE = 1024
-#: Large products timed at once: a single fast one is luck. Of smaller ones there are more, for a twentieth of the time.
-PRODUCTS = 5
+#: The fewest and the most products timed at once: a single fast one is luck, and tiny ones take less than a clock sees.
+PRODUCTS, MOST_PRODUCTS = 5, 200
 #: The name of a product and its library, its operations, and the call.
 Candidate = tuple[str, float, Callable[[], Any]]
 
@@ -76,7 +76,7 @@ def fastest_products(
 
     def measure(some: Sequence[Candidate], each: float) -> None:
         for by, flops, run in some:
-            times = max(1, int(PRODUCTS * 2 * SIDE**3 / flops / 20))  # a single fast one is luck
+            times = min(MOST_PRODUCTS, max(PRODUCTS, int(SIDE**3 / flops)))
             ends = time.perf_counter() + each
             while best[by] == 0.0 or time.perf_counter() < ends:
                 started = clock()
