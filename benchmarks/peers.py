@@ -2,6 +2,7 @@
 
     python -m benchmarks.peers
     python -m benchmarks.peers --out docs/tables/peers.md
+    python -m benchmarks.peers --distance --out docs/tables/distance.md
 
 One process sends, another receives, over loopback, with the same certificates on both sides. The link does all that it
 does in a network: it reads the letter from its outbox, and the receiver checks header, digest and every value and has
@@ -63,10 +64,10 @@ MB = 1e6
 ANSWER = b"!"
 
 
-def experiment(method: str, peers: int, model: str, rounds: int) -> Experiment:
+def experiment(method: str, peers: int, model: str, rounds: int, graph: str = "ring") -> Experiment:
     """Little work, with a large model or a small one."""
     return Experiment(
-        method=method, clients=peers, rounds=rounds, model=model, batch_size=4,
+        method=method, graph=graph, clients=peers, rounds=rounds, model=model, batch_size=4,
         local_steps=2, dataset={"name": "digits", "train_samples": 8 * peers}, lr=0.01,
         evaluate={"every": 0, "clients": 0, "training": 0},
     )  # fmt: skip
@@ -365,19 +366,28 @@ def markdown(heads: list[str], rows: list[list[str]]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, and write down if asked."""
+    from benchmarks import distance  # which uses this module
+
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description="Letters against plain sockets.")
     parser.add_argument("--repeats", type=int, default=9, help="turns of each way (default: 9)")
     parser.add_argument("--model", default=LARGE, help=f"what is sent (default: {LARGE}, of 45 MB)")
     parser.add_argument("--runs", type=int, default=3, help="runs whose memory is measured (default: 3)")
     parser.add_argument("--methods", default=",".join(METHODS), help="whose memory is measured")
+    parser.add_argument("--distance", action="store_true", help="letters over 100 ms there and back, and nothing else")
     parser.add_argument("--out", type=Path, help="also write the tables there, as Markdown")
     given = parser.parse_args(arguments)
-    speed = asyncio.run(take_turns(given.model, given.repeats))
-    tables = [(HEADS, cells(speed))]
-    if methods := [name for name in given.methods.split(",") if name]:
-        tables.append((MEMORY_HEADS, memory_cells([measure_memory(name, given.model, given.runs) for name in methods])))
     command = " ".join(["python -m benchmarks.peers", *(sys.argv[1:] if arguments is None else arguments)])
-    lines = notes(speed, command)
+    if given.distance:
+        found = [asyncio.run(distance.measure(given.model, given.repeats, n)) for n in (1, distance.NEIGHBOURS)]
+        tables = [(distance.HEADS, [each.cells() for each in found])]
+        lines = [distance.note(found), measured_by(command)]
+    else:
+        speed = asyncio.run(take_turns(given.model, given.repeats))
+        tables = [(HEADS, cells(speed))]
+        if methods := [name for name in given.methods.split(",") if name]:
+            memories = [measure_memory(name, given.model, given.runs) for name in methods]
+            tables.append((MEMORY_HEADS, memory_cells(memories)))
+        lines = notes(speed, command)
     console = Console(highlight=False)
     for heads, rows in tables:
         shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
@@ -398,6 +408,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["receive"]:
         asyncio.run(receive(Path(sys.argv[2]), int(sys.argv[3])))
+    elif sys.argv[1:2] == ["proxy"]:
+        from benchmarks.distance import proxy
+
+        asyncio.run(proxy([int(port) for port in sys.argv[2:]]))
     elif sys.argv[1:2] == ["peer"]:
         load_convolutions()
         run_peer(Path(sys.argv[2]))

@@ -1,9 +1,11 @@
 """Letters against plain sockets: the benchmark runs, in small, and its page says what it should."""
 
+import asyncio
 import json
 
 import pytest
-from benchmarks import peers
+from benchmarks import distance, peers
+from benchmarks.distance import Distance
 from benchmarks.peers import Memory, Speed
 
 
@@ -39,3 +41,15 @@ def test_what_a_method_asks_for():
 def test_a_peer_says_the_most_memory_that_it_held():
     assert min(peers.peaks_of("dfedavg", "softmax")) > 10 << 20
     assert json.loads(json.dumps({"peak": peers.most_memory()}))["peak"] > 0
+
+
+def test_distances_on_paper():
+    found = Distance(3, 1_000_000, plain=[0.4, 0.5, 0.6], linked=[0.5, 0.5, 0.5], first=1.25)
+    assert found.cells() == ["3", "0.500", "0.500", "1.250", "6", "6", "100 %"]
+    assert "Letters of 1.0 MB over 100 ms there and back and 125 MB/s" in distance.note([found])
+
+
+@pytest.mark.slow
+def test_nothing_arrives_before_its_time_over_a_distance():
+    found = asyncio.run(distance.measure("softmax", repeats=1, neighbours=1))
+    assert min(found.plain + found.linked) >= distance.ROUND_TRIP
