@@ -133,10 +133,10 @@ def test_progress_is_a_live_bar_on_a_terminal(
 def test_ctrl_c_says_how_to_go_on(gossamer: Command, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     record = RunFolder.record
 
-    def press(self: RunFolder, metrics: dict[str, Any], timings: dict[str, Any]) -> None:
+    def press(self: RunFolder, metrics: dict[str, Any], *others: Any) -> None:
         if metrics["round"] == 2:
             raise KeyboardInterrupt
-        record(self, metrics, timings)
+        record(self, metrics, *others)
 
     monkeypatch.setattr(RunFolder, "record", press)
     answer = gossamer("run", *settings(), "--out", "r", "-q")

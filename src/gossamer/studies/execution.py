@@ -47,6 +47,7 @@ def compare(
     With `side_by_side` and `out`, several runs go at once where one does not keep all cores busy; then observers cannot
     stop a run, and have no values of single clients.
 
+    >>> from gossamer import Experiment
     >>> study = Study(Experiment(rounds=1, clients=4, local_steps=1), sweep={"method": ["dfedavg", "dfedavgm"]})
     >>> list(compare(study).table.index)
     ['dfedavg', 'dfedavgm']
