@@ -72,7 +72,7 @@ def test_a_killed_peer_comes_back(
     shown = (tmp_path / "screen").read_text()
     assert answer.code == 0, answer.text + shown
     assert events(place / "net/runs/bob").count("started") == 2
-    assert events(place / "net/runs/bob")[-1] == "finished"
+    assert "finished" in events(place / "net/runs/bob")  # and may then stay for the others
     assert re.search(r" bob +60 .* 2 times", answer.out)
     said = [shown.index(words) for words in ("bob killed with SIGKILL after", "bob started again", "bob is back, at")]
     assert said == sorted(said)
