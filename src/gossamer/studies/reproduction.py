@@ -24,7 +24,7 @@ from gossamer.runs.folder import ENVIRONMENT, EXPERIMENT
 from gossamer.runs.record import RunRecord, read_run
 from gossamer.simulation import Interrupted, Observer, Options
 from gossamer.studies.execution import has_ended, plan, run_once
-from gossamer.studies.results import Estimate, StudyRun, VariantResult
+from gossamer.studies.results import Difference, Measure, StudyRun, VariantResult
 from gossamer.studies.study import Study
 from gossamer.studies.targets import Target
 from gossamer.studies.variants import slug
@@ -117,46 +117,46 @@ class PaperStudy:
         """Whether a conclusion holds: in every pair the difference over common seeds exceeds its standard error."""
         if missing := [label for label in (conclusion.cell, *conclusion.than) if label not in runs]:
             return Judgement("cannot be told", f"not run: {', '.join(missing)}")
-        pairs = [self._difference(runs[conclusion.cell], runs[other], conclusion.measure) for other in conclusion.than]
-        if reasons := [reason for reason in pairs if isinstance(reason, str)]:
+        one, others = runs[conclusion.cell], [runs[label] for label in conclusion.than]
+        if reasons := [why for other in others if (why := self._incomparable(one, other, conclusion.measure))]:
             return Judgement("cannot be told", reasons[0])
-        known = [pair for pair in pairs if isinstance(pair, Estimate)]
-        told = ", ".join(f"{pair.mean:+.2f}" for pair in known)
+        pairs = [Difference.between(one, other, self._advantage(conclusion.measure)) for other in others]
+        told = ", ".join(f"{pair.mean:+.2f}" for pair in pairs)
         unit = "points" if conclusion.measure == "best" else "rounds fewer"
-        if any(pair.spread is None for pair in known):
-            way = "for it" if all(pair.mean > 0 for pair in known) else "against it"
+        if any(pair.error is None for pair in pairs):
+            way = "for it" if all(pair.mean > 0 for pair in pairs) else "against it"
             return Judgement("cannot be told", f"one seed, which speaks {way}: {told} {unit}")
-        errors = [pair.mean / (pair.spread or math.inf) for pair in known]
-        if all(pair.mean > 0 and (not pair.spread or error > 1) for pair, error in zip(known, errors, strict=True)):
+        if all(pair.exceeds and pair.mean > 0 for pair in pairs):
             return Judgement("holds", f"{told} {unit}")
-        if any(pair.mean < 0 and (not pair.spread or error < -1) for pair, error in zip(known, errors, strict=True)):
+        if any(pair.exceeds and pair.mean < 0 for pair in pairs):
             return Judgement("does not hold", f"{told} {unit}")
         return Judgement("cannot be told", f"within the standard error: {told} {unit}")
 
-    def _difference(self, one: VariantResult, other: VariantResult, measure: str) -> Estimate | str:
-        """The advantage of one variant over another with its standard error as `spread`; a reason if there is none."""
+    def _advantage(self, measure: str) -> Measure:
+        """A number of a run, the larger the better: accuracy in points, or minus the rounds to an accuracy.
+
+        A run that did not reach the accuracy counts as one more round than it has.
+        """
+        if measure == "best":
+            return lambda run: 100 * run.best(self.metric)
+        return lambda run: -(reached_in(run, self.metric, measure) or run.rounds + 1)
+
+    def _incomparable(self, one: VariantResult, other: VariantResult, measure: str) -> str | None:
+        """Why two variants have no difference in a measure, if they have none."""
         seeds = [seed for seed in one.runs if seed in other.runs]
         if not seeds:
             return f"no seed in common: {one.label}, {other.label}"
-        found = []
-        for seed in seeds:
-            mine, theirs = one.runs[seed], other.runs[seed]
+        for mine, theirs in ((one.runs[seed], other.runs[seed]) for seed in seeds):
             if measure == "best":
                 if mine.rounds != theirs.rounds:
                     return f"{one.label} was run to round {mine.rounds}, {other.label} to {theirs.rounds}"
-                found.append(100 * (mine.best(self.metric) - theirs.best(self.metric)))
-            else:
-                rounds = [reached_in(run, self.metric, measure) for run in (mine, theirs)]
-                if None in rounds:
-                    if rounds[0] is not None and theirs.rounds >= rounds[0]:
-                        rounds[1] = theirs.rounds + 1  # at least
-                    elif rounds[1] is not None and mine.rounds >= rounds[1]:
-                        rounds[0] = mine.rounds + 1
-                    else:
-                        return f"{measure} % was not reached"
-                found.append(float((rounds[1] or 0) - (rounds[0] or 0)))
-        mean, spread = Estimate.of(found)
-        return Estimate(mean, None if spread is None else spread / math.sqrt(len(found)))
+                continue
+            rounds = [reached_in(run, self.metric, measure) for run in (mine, theirs)]
+            reached = [round for round in rounds if round is not None]
+            # A run that did not reach it takes longer than one that did, if it went on for as many rounds.
+            if not reached or (len(reached) == 1 and min(mine.rounds, theirs.rounds) < reached[0]):
+                return f"{measure} % was not reached"
+        return None
 
 
 def reached_in(run: RunRecord, metric: str, percent: str) -> int | None:

@@ -62,39 +62,6 @@ class TargetResult(NamedTuple):
         return min((getattr(r.cost, quantity) for r in self.by_seed.values() if not r.met), default=math.nan)
 
 
-class Difference(NamedTuple):
-    """A variant minus its baseline, in pairs of one seed: same data, same initial weights, same batches."""
-
-    baseline: str
-    #: The seeds that both have.
-    seeds: tuple[int, ...]
-    mean: float
-    #: Standard error of the mean over the seeds; None for one seed.
-    error: float | None
-    #: Whether the two were tested on different samples, so that there is no difference to speak of.
-    other_samples: bool = False
-
-    @property
-    def exceeds(self) -> bool | None:
-        """Whether the difference is larger than its standard error; None where there is none."""
-        if self.error is None or math.isnan(self.mean):
-            return None
-        return abs(self.mean) > self.error
-
-    @property
-    def words(self) -> str:
-        """Whether the difference is larger than its standard error, in words."""
-        if self.other_samples:
-            return "not comparable: other test samples"
-        if math.isnan(self.mean):
-            return "not known" if self.seeds else "no seed in common"
-        if self.error is None:
-            return "one seed: not known"
-        if not self.exceeds:
-            return "no"
-        return "yes, higher" if self.mean > 0 else "yes, lower"
-
-
 class StudyRun(NamedTuple):
     """One run of a comparison: a variant with a seed, its place among all runs, and its run folder, if any."""
 
@@ -143,6 +110,49 @@ class VariantResult:
     def until(self, target: Target) -> TargetResult:
         """What its runs did until they met a target."""
         return TargetResult({seed: reach(run, target) for seed, run in self.runs.items()})
+
+
+class Difference(NamedTuple):
+    """A variant minus its baseline, in pairs of one seed: same data, same initial weights, same batches."""
+
+    baseline: str
+    #: The seeds that both have.
+    seeds: tuple[int, ...]
+    mean: float
+    #: Standard error of the mean over the seeds; None for one seed.
+    error: float | None
+    #: Whether the two were tested on different samples, so that there is no difference to speak of.
+    other_samples: bool = False
+
+    @classmethod
+    def between(cls, variant: VariantResult, baseline: VariantResult, measure: Measure) -> "Difference":
+        """The difference in a measure over the seeds that both have."""
+        if variant.test_sets != baseline.test_sets:
+            return cls(baseline.label, (), math.nan, None, other_samples=True)
+        mine, others = variant.runs, baseline.runs
+        seeds = tuple(seed for seed in mine if seed in others)
+        mean, spread = Estimate.of(measure(mine[seed]) - measure(others[seed]) for seed in seeds)
+        return cls(baseline.label, seeds, mean, None if spread is None else spread / math.sqrt(len(seeds)))
+
+    @property
+    def exceeds(self) -> bool | None:
+        """Whether the difference is larger than its standard error; None where there is none."""
+        if self.error is None or math.isnan(self.mean):
+            return None
+        return abs(self.mean) > self.error
+
+    @property
+    def words(self) -> str:
+        """Whether the difference is larger than its standard error, in words."""
+        if self.other_samples:
+            return "not comparable: other test samples"
+        if math.isnan(self.mean):
+            return "not known" if self.seeds else "no seed in common"
+        if self.error is None:
+            return "one seed: not known"
+        if not self.exceeds:
+            return "no"
+        return "yes, higher" if self.mean > 0 else "yes, lower"
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,12 +232,7 @@ class Comparison(Displayed):
         if (baseline := self.baselines.get(label)) is None:
             return None
         measure = measure or (lambda run: run.best(self.score.key))
-        mine, others = self.variants[label].runs, self.variants[baseline].runs
-        if self.variants[label].test_sets != self.variants[baseline].test_sets:
-            return Difference(baseline, (), math.nan, None, other_samples=True)
-        seeds = tuple(seed for seed in mine if seed in others)
-        mean, spread = Estimate.of(measure(mine[seed]) - measure(others[seed]) for seed in seeds)
-        return Difference(baseline, seeds, mean, None if spread is None else spread / math.sqrt(len(seeds)))
+        return Difference.between(self.variants[label], self.variants[baseline], measure)
 
     @property
     def difference_table(self) -> "pd.DataFrame":
