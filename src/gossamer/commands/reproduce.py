@@ -45,7 +45,14 @@ def reproduce(
     folder = out or Path("runs") / f"reproduce-{name}{'-quick' if quick else ''}"
     options = simulation.Options(workers=workers, data_dir=data_dir)
     with terminal.StudyDisplay(quiet, verbose) as display:
-        left = reproduction.reproduce(study, folder, budget=budget, observe=display.observers, **options)
+        left = reproduction.reproduce(
+            study,
+            folder,
+            then=lambda: paper.finals(study, reproduction.read_folders(paper, folder), seeds, quick),
+            budget=budget,
+            observe=display.observers,
+            **options,
+        )
     found = reproduction.read_folders(paper, folder)
     if results is not None:
         reproduction.store_all(paper, folder, results)

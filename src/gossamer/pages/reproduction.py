@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from gossamer.pages import tuned
 from gossamer.runs.files import write_text
 from gossamer.studies.reproduction import PaperStudy, load_paper, names, reached_in, read_folders
 from gossamer.studies.results import Estimate, VariantResult
@@ -28,7 +29,9 @@ class Side(NamedTuple):
 
 
 def side_by_side(paper: PaperStudy, runs: Mapping[str, VariantResult]) -> Side:
-    """The paper's numbers beside ours, one row for each cell that was run."""
+    """The paper's numbers beside ours, one row for each cell that was run; of a tuned study, one for each method."""
+    if paper.tuning is not None:
+        return Side(tuned.headings(paper), tuned.rows(paper, runs), tuned.unfinished(paper, runs))
     accuracy = any(numbers.best is not None for numbers in paper.numbers.values())
     traffic = any(numbers.traffic is not None for numbers in paper.numbers.values())
     headings = ["cell", "seeds", "to round"]
@@ -95,9 +98,12 @@ def markdown(paper: PaperStudy, runs: Mapping[str, VariantResult]) -> str:
         lines += [f"| {' | '.join(row)} |" for row in [side.headings, ["---"] * len(side.headings), *side.rows]]
         lines.append("")
     if side.missing and side.rows:
-        lines += [f"Not run: {len(side.missing)} of {len(paper.labels)} cells.", ""]
+        cells = paper.labels if paper.tuning is None else paper.tuning.candidates
+        lines += [f"Not run: {len(side.missing)} of {len(cells)} {'cells' if paper.tuning is None else 'methods'}.", ""]
     elif side.missing:
         lines += ["Not run.", ""]
+    if paper.tuning is not None:
+        lines += [f"- {said}" for said in tuned.standings(paper, runs)]
     for conclusion in paper.conclusions:
         verdict, why = paper.judge(conclusion, runs)
         if why.startswith("not run"):

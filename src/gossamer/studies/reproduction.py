@@ -27,14 +27,16 @@ from gossamer.studies.execution import has_ended, plan, run_once
 from gossamer.studies.results import Difference, Measure, StudyRun, VariantResult
 from gossamer.studies.study import Study
 from gossamer.studies.targets import Target
-from gossamer.studies.variants import slug
+from gossamer.studies.tuning import Tuning, read_tuning
+from gossamer.studies.variants import Variant, slug
 
 #: The files of all papers, inside the package.
 PAPERS = Path(__file__).with_name("papers")
 #: The metrics of a stored run.
 STORED = "metrics.csv"
 KEPT = (
-    "round", "local_loss", "test_loss", "test_accuracy", "client_accuracy_mean", "consensus",
+    "round", "local_loss", "test_loss", "test_accuracy", "train_accuracy", "client_accuracy_mean",
+    "client_accuracy_worst", "consensus", "top_eigenvalue", "hessian_trace", "sam_sharpness",
     "bytes_total", "messages_total", "gradients_total",
 )  # fmt: skip
 #: Keys of a quick run, in place of the file's: a few clients with a small model, on data that need no download.
@@ -63,7 +65,7 @@ class Conclusion(NamedTuple):
     says: str
     cell: str
     than: tuple[str, ...]
-    #: "best" accuracy, or the fewest rounds to an accuracy in percent, such as "97".
+    #: "best" or "last" accuracy, or the fewest rounds to an accuracy in percent, such as "97".
     measure: str = "best"
 
 
@@ -86,6 +88,8 @@ class PaperStudy:
     metric: str
     numbers: Mapping[str, PaperNumbers]
     conclusions: tuple[Conclusion, ...]
+    #: How each method's best settings are found, if not by the paper.
+    tuning: Tuning | None = None
 
     @cached_property
     def labels(self) -> list[str]:
@@ -95,6 +99,8 @@ class PaperStudy:
     @property
     def targets(self) -> list[str]:
         """The accuracies in percent to which rounds are counted."""
+        if self.tuning is not None:
+            return list(self.tuning.targets)
         return sorted({target for numbers in self.numbers.values() for target in numbers.rounds}, key=float)
 
     def chosen(self, cells: Sequence[str], seeds: int | None, quick: bool) -> Study:
@@ -107,14 +113,36 @@ class PaperStudy:
         kept = [cell for cell in self.study.cells if cell.label in wanted]
         if unknown := [text for text in cells if not named(text)]:
             raise ExperimentError(f"cells: '{unknown[0]}' is in no label: {did_you_mean(unknown[0], self.labels)}")
-        experiment, variants = self.study.experiment, [{"label": c.label, **c.changes} for c in kept]
+        if self.tuning is not None:
+            return self._of(kept, [self.tuning.seed], quick)
+        return self._of(kept, seeds or (1 if quick else self.study.seeds), quick)
+
+    def finals(
+        self, study: Study, runs: Mapping[str, VariantResult], seeds: int | None, quick: bool = False
+    ) -> Study | None:
+        """Of a tuned study whose candidates have been run: the winners with the seeds that are reported."""
+        if self.tuning is None:
+            return None
+        tried = {cell.label for cell in study.cells}
+        winners = self.tuning.winners({label: run for label, run in runs.items() if label in tried}, self.metric)
+        kept = [cell for cell in self.study.cells if cell.label in winners.values()]
+        return self._of(kept, self.tuning.seeds[: seeds or (1 if quick else None)], quick) if kept else None
+
+    def _of(self, cells: Sequence[Variant], seeds: int | Sequence[int], quick: bool) -> Study:
+        """The study of some cells; a quick one on digits with few rounds."""
+        experiment, variants = self.study.experiment, [{"label": c.label, **c.changes} for c in cells]
         if quick:
             experiment = experiment.but(QUICK)
             variants = [{k: v for k, v in t.items() if k.split(".")[0] not in QUICK} for t in variants]
-        return Study(experiment, variants=variants, seeds=seeds or (1 if quick else self.study.seeds))
+        return Study(experiment, variants=variants, seeds=seeds)
+
+    def reported(self, runs: Mapping[str, VariantResult]) -> Mapping[str, VariantResult]:
+        """The runs that tables and conclusions are about, by label: of a tuned study the winners', by method."""
+        return runs if self.tuning is None else self.tuning.reported(runs, self.metric)
 
     def judge(self, conclusion: Conclusion, runs: Mapping[str, VariantResult]) -> Judgement:
         """Whether a conclusion holds: in every pair the difference over common seeds exceeds its standard error."""
+        runs = self.reported(runs)
         if missing := [label for label in (conclusion.cell, *conclusion.than) if label not in runs]:
             return Judgement("cannot be told", f"not run: {', '.join(missing)}")
         one, others = runs[conclusion.cell], [runs[label] for label in conclusion.than]
@@ -122,7 +150,7 @@ class PaperStudy:
             return Judgement("cannot be told", reasons[0])
         pairs = [Difference.between(one, other, self._advantage(conclusion.measure)) for other in others]
         told = ", ".join(f"{pair.mean:+.2f}" for pair in pairs)
-        unit = "points" if conclusion.measure == "best" else "rounds fewer"
+        unit = "points" if conclusion.measure in ("best", "last") else "rounds fewer"
         if any(pair.error is None for pair in pairs):
             way = "for it" if all(pair.mean > 0 for pair in pairs) else "against it"
             return Judgement("cannot be told", f"one seed, which speaks {way}: {told} {unit}")
@@ -139,6 +167,8 @@ class PaperStudy:
         """
         if measure == "best":
             return lambda run: 100 * run.best(self.metric)
+        if measure == "last":
+            return lambda run: 100 * run.last(self.metric)
         return lambda run: -(reached_in(run, self.metric, measure) or run.rounds + 1)
 
     def _incomparable(self, one: VariantResult, other: VariantResult, measure: str) -> str | None:
@@ -147,7 +177,7 @@ class PaperStudy:
         if not seeds:
             return f"no seed in common: {one.label}, {other.label}"
         for mine, theirs in ((one.runs[seed], other.runs[seed]) for seed in seeds):
-            if measure == "best":
+            if measure in ("best", "last"):
                 if mine.rounds != theirs.rounds:
                     return f"{one.label} was run to round {mine.rounds}, {other.label} to {theirs.rounds}"
                 continue
@@ -183,6 +213,10 @@ def load_paper(name: str) -> PaperStudy:
     values = read_toml(PAPERS / f"{name}.toml")
     paper, seeds = values.pop("paper"), values.pop("seeds", 1)
     variants, sweep = values.pop("variant", ()), values.pop("sweep", {})
+    tuning = None
+    if "tuning" in paper:
+        tuning, variants = read_tuning(paper["tuning"], variants)
+        seeds = [tuning.seed, *tuning.seeds]
     study = Study(experiment_from(values, {}, PAPERS / f"{name}.toml"), sweep, variants, seeds)
     numbers = {}
     for label, cell in paper.get("cells", {}).items():
@@ -190,11 +224,12 @@ def load_paper(name: str) -> PaperStudy:
         numbers[label] = PaperNumbers(rounds=rounds, **cell)
     conclusions = tuple(Conclusion(**{**c, "than": tuple(c["than"])}) for c in paper.get("conclusions", ()))
     made = PaperStudy(
-        name, study, paper["source"], paper["shows"], paper.get("metric", "test_accuracy"), numbers, conclusions
+        name, study, paper["source"], paper["shows"], paper.get("metric", "test_accuracy"), numbers, conclusions, tuning
     )
+    known = made.labels if tuning is None else list(tuning.candidates)
     named = [*numbers, *(label for c in conclusions for label in (c.cell, *c.than))]
-    if unknown := [label for label in named if label not in made.labels]:
-        raise ExperimentError(f"{name}: '{unknown[0]}' is no cell: {did_you_mean(unknown[0], made.labels)}")
+    if unknown := [label for label in named if label not in known]:
+        raise ExperimentError(f"{name}: '{unknown[0]}' is no cell: {did_you_mean(unknown[0], known)}")
     return made
 
 
@@ -202,22 +237,24 @@ def reproduce(
     study: Study,
     out: Path,
     *,
+    then: Callable[[], Study | None] = lambda: None,
     budget: float | None = None,
     observe: Callable[[StudyRun], Sequence[Observer]] = lambda run: (),
     **options: Unpack[Options],
 ) -> list[StudyRun]:
     """Run what is not yet run of a study, each run in a folder of its own below `out`; the runs that are left.
 
-    With a `budget` in minutes, the run that is under way then ends after its round, to be resumed in the next sitting.
+    `then` gives another study when all of the first has been run. With a `budget` in minutes, the run that is under way
+    then ends after its round, to be resumed in the next sitting.
     """
     started = time.monotonic()
-    runs = [run._replace(folder=out / folder_of(run.label, run.experiment.seed)) for run in plan(study)]
     options["keep_vectors"] = False
 
     def over() -> bool:
         return budget is not None and time.monotonic() - started >= 60 * budget
 
-    with _deadline(budget):
+    def sitting(study: Study) -> list[StudyRun]:
+        runs = [run._replace(folder=out / folder_of(run.label, run.experiment.seed)) for run in plan(study)]
         for run in runs:
             if over():
                 break
@@ -226,7 +263,13 @@ def reproduce(
             except Interrupted:
                 if not over():
                     raise
-    return [run for run in runs if not has_ended(run, options)]
+        return [run for run in runs if not has_ended(run, options)]
+
+    with _deadline(budget):
+        left = sitting(study)
+        if not left and (more := then()) is not None:
+            left = sitting(more)
+    return left
 
 
 class _deadline:
