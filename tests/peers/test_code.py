@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,6 +66,42 @@ def test_the_digest_covers_the_module_and_what_it_imports_of_the_users(lab: str,
     assert len({str(each) for each in (first, second, third)}) == 3
     assert different_parts(first, third) == list(first)
     assert not code_digests(experiment("dfedavg"))  # built-in parts are those of the version
+
+
+def test_an_installed_package_of_the_users_is_covered_and_those_of_others_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the folder is in which packages are: of a virtual environment, of the user, of the system."""
+    place, (ours, theirs) = tmp_path / "dist-packages", (f"ours_{tmp_path.name}", f"theirs_{tmp_path.name}")
+    for package in (ours, theirs):
+        (place / package.replace("-", "_")).mkdir(parents=True)
+    ours, theirs = ours.replace("-", "_"), theirs.replace("-", "_")
+    (place / theirs / "__init__.py").write_text("def scale():\n    return 1.0\n")
+    (place / ours / "__init__.py").write_text(
+        f"import {theirs}\nfrom {ours}.help import scale\nfrom gossamer.methods import DFedAvg\n"
+        "class Mine(DFedAvg):\n    pass\n"
+    )
+    (place / ours / "help.py").write_text("def scale():\n    return 1.0\n")
+    monkeypatch.syspath_prepend(str(place))
+    described = experiment(f"{ours}:Mine", clients=2)
+    first = code_digests(described)
+    (place / theirs / "__init__.py").write_text("def scale():\n    return 2.0\n")
+    assert code_digests(described) == first
+    (place / ours / "help.py").write_text("def scale():\n    return 2.0\n")
+    assert code_digests(described) != first
+    for module in [name for name in sys.modules if name.startswith((ours, theirs))]:
+        del sys.modules[module]
+
+
+def test_what_an_imported_object_does_when_it_is_looked_at_does_no_harm(lab: str, tmp_path: Path) -> None:
+    helper = tmp_path / "alice" / f"{lab}_helper.py"
+    helper.write_text(
+        helper.read_text() + "import warnings\nclass Old:\n    def __getattribute__(self, name):\n"
+        "        warnings.warn('old')\n        raise RuntimeError(name)\nold = Old()\n"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert code_digests(described(lab))
 
 
 def test_peers_with_different_code_end_with_the_name_of_the_part(lab: str, tmp_path: Path) -> None:

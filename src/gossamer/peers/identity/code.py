@@ -3,6 +3,7 @@
 import re
 import sys
 import sysconfig
+import warnings
 from collections.abc import Iterator, Mapping
 from functools import cache
 from hashlib import sha256
@@ -12,13 +13,16 @@ from typing import Any
 
 from gossamer.experiment import CATALOGS, Experiment
 
+#: The folders into which packages are installed.
+PACKAGES = frozenset({"site-packages", "dist-packages"})
 DOTTED = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 def code_digests(experiment: Experiment) -> dict[str, str]:
     """The digest of each part that comes from the user's modules, by key and name, such as `method lab:Mine`.
 
-    A digest covers the source text of the part's module and of the user's modules that this one imports.
+    A digest covers the source text of the part's module and of the user's modules that this one imports: those of the
+    part's own package, and those that are not installed.
     """
     named = {
         f"{key} {name}": name
@@ -56,31 +60,52 @@ def _digest(module: str) -> str:
 
 def _sources(start: str) -> dict[str, Path]:
     """The files of a module and of the user's modules that it refers to."""
+    package = start.split(".")[0]
     found: dict[str, Path] = {}
+    seen: set[str] = set()
     left = [start]
     while left:
         name = left.pop()
+        if name in seen:
+            continue
+        seen.add(name)
         module = sys.modules.get(name)
-        path = _source(module) if module is not None else None
-        if module is None or path is None or name in found:
+        path = _source(module, package) if module is not None else None
+        if module is None or path is None:
             continue
         found[name] = path
-        for value in list(vars(module).values()):
-            left.append(value.__name__ if isinstance(value, ModuleType) else str(getattr(value, "__module__", "")))
+        left += {home for value in list(vars(module).values()) if (home := _home(value))}
     return found
 
 
-def _source(module: ModuleType) -> Path | None:
-    """The file of a module of the user's own: not of Gossamer, of Python or of an installed package."""
-    file = getattr(module, "__file__", None)
-    if file is None or module.__name__.split(".")[0] == "gossamer":
+def _home(value: Any) -> str:
+    """The module that a value is, or comes from; empty if it does not say."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an object may warn of its own use
+        try:
+            return str(getattr(value, "__name__" if isinstance(value, ModuleType) else "__module__", None) or "")
+        except Exception:  # or compute its attributes, and fail
+            return ""
+
+
+def _source(module: ModuleType, package: str) -> Path | None:
+    """The file of a module of the user's own: of the package that the part is in, wherever that is installed, or of
+    another one that is not installed. Nothing of Gossamer or of Python is."""
+    file, top = getattr(module, "__file__", None), module.__name__.split(".")[0]
+    if file is None or top == "gossamer":
         return None
     path = Path(file).resolve()
-    installed = any(path.is_relative_to(folder) for folder in _installed())
-    return path if path.suffix == ".py" and path.is_file() and not installed else None
+    return path if path.suffix == ".py" and (top == package or not _is_installed(path)) and path.is_file() else None
+
+
+def _is_installed(path: Path) -> bool:
+    """Whether a file belongs to Python or to a package that an installer has put in its place.
+
+    By the names of its folders: packages of the user or of the system may be outside this interpreter's own paths.
+    """
+    return not PACKAGES.isdisjoint(path.parts) or any(map(path.is_relative_to, _standard_library()))
 
 
 @cache
-def _installed() -> tuple[Path, ...]:
-    places = sysconfig.get_paths()
-    return tuple({Path(places[key]).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib")})
+def _standard_library() -> tuple[Path, ...]:
+    return tuple({Path(sysconfig.get_path(key)).resolve() for key in ("stdlib", "platstdlib")})
