@@ -54,6 +54,9 @@ report-picture: $(READY) chromium  ## Write the README's picture of a report (a 
 docs: $(READY)  ## Write the pages that are generated from the code.
 	$(BIN)/python -m gossamer.pages.manual docs
 
+site: $(READY)  ## Build the documentation as a site, build/site/index.html, that needs no network.
+	$(BIN)/python -m website build/site
+
 clean:  ## Remove the virtual environment and all caches.
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
 

@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from gossamer.experiment import CATALOGS, Evaluate, Experiment, StopAt, plain
 from gossamer.measure import METRICS
 from gossamer.methods import METHODS, Traits, costs, families, graph_needed, model_sizes, traits_of
+from gossamer.pages.api import api_reference
 from gossamer.parts import Catalog, parameters_of, summary_of
 
 HEADINGS = {
@@ -206,7 +207,12 @@ def generated(docs: Path) -> dict[str, str]:
     methods = (docs / "methods.md").read_text(encoding="utf-8")
     before, rest = methods.split(MEMBERS_BEGIN)
     page = f"{before}{MEMBERS_BEGIN}\n\n{member_table()}\n{MEMBERS_END}{rest.split(MEMBERS_END)[1]}"
-    return {"experiment.md": experiment_reference(), "method-list.md": method_list(), "methods.md": page}
+    return {
+        "experiment.md": experiment_reference(),
+        "method-list.md": method_list(),
+        "methods.md": page,
+        "python.md": api_reference(),
+    }
 
 
 def _metrics() -> str:
