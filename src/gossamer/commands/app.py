@@ -13,6 +13,7 @@ from gossamer.commands.figure import figure
 from gossamer.commands.graph import graph
 from gossamer.commands.landscape import landscape
 from gossamer.commands.listings import datasets, graphs, methods, models
+from gossamer.commands.live import live
 from gossamer.commands.network import network
 from gossamer.commands.partition import partition
 from gossamer.commands.peer import peer
@@ -83,7 +84,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
-    run, resume, compare, reproduce, show, figure, report, sharpness, landscape, graph, partition, theory, bench,
+    run, resume, compare, reproduce, show, figure, report, live, sharpness, landscape, graph, partition, theory, bench,
     methods, graphs, datasets, models, peer,
 ):  # fmt: skip
     app.command()(command)

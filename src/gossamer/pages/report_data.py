@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -168,7 +168,7 @@ def clients(comparison: Comparison) -> dict[str, Any]:
             partitions.append(partition)
         spec = json.dumps([run.experiment.get(key) for key in ("graph", "clients", "seed")], default=str)
         if spec not in places:
-            graphs.append(graph_of(run))
+            graphs.append(graph_of(run.experiment))
             places[spec] = len(graphs) - 1
         drawn = graphs[places[spec]]
         variants.append({
@@ -247,18 +247,18 @@ def client_values(run: RunRecord, most: int) -> list[dict[str, Any]]:
     return found
 
 
-def graph_of(run: RunRecord) -> dict[str, Any]:
-    """Places and links of a run's graph; without places where it cannot be built here."""
+def graph_of(experiment: Mapping[str, Any]) -> dict[str, Any]:
+    """Places and links of an experiment's graph; without places where it cannot be built here."""
     from gossamer.graphs.picture import layout  # matplotlib takes half a second to import
 
     about: dict[str, Any] = {"title": "", "note": "", "problem": "", "places": [], "links": [], "server": False}
-    graph, count = run.experiment.get("graph"), run.experiment.get("clients")
+    graph, count = experiment.get("graph"), experiment.get("clients")
     title = value_label(graph)
     if not isinstance(count, int) or graph is None:
         return about
     try:
         with user_code("graph"):
-            network = as_graph(GRAPHS.build(graph)).bind(count, int(run.experiment.get("seed", 0)))
+            network = as_graph(GRAPHS.build(graph)).bind(count, int(experiment.get("seed", 0)))
             pairs, note = links_of(network)
             places = layout(network) if count <= LAID_OUT or network.shape else disc(count)
     except (GossamerError, ImportError, MemoryError) as error:

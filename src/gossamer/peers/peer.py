@@ -351,7 +351,7 @@ class Peer:
             "neighbours": {
                 link.member.name: {
                     "reachable": link.reachable, "waiting": len(link.waiting), "round": progress.others.get(j),
-                    "failures": link.failures, "finished": link.finished,
+                    "failures": link.failures, "finished": link.finished, "letters": link.sent_letters,
                     "sends": bool(link.sent_bytes or link.waiting), "hears": j in self.mailbox.last_arrival,
                 } for j, link in self.neighbours.links.items()
             },

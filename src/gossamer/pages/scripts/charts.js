@@ -22,7 +22,7 @@ export function lineSample(index) {
   sample.setAttribute("height", "10");
   const line = document.createElementNS("http://www.w3.org/2000/svg", "path");
   line.setAttribute("d", "M0 5H26");
-  line.setAttribute("style", `stroke: var(--c${index % COLOURS}); stroke-width: 2.5; stroke-dasharray: ${dash || "none"}`);
+  line.style.cssText = `stroke: var(--c${index % COLOURS}); stroke-width: 2.5; stroke-dasharray: ${dash || "none"}`;
   sample.append(line);
   return sample;
 }
@@ -51,10 +51,11 @@ export function isRound(value, ratio) {
   return digit === 1 || (ratio < 300 && (digit === 2 || digit === 5));
 }
 
-/** One chart. `variants` are [{label, runs}], `rounds` the rounds of all columns. */
+/** One chart. `variants` are [{label, runs}], `rounds` the rounds of all columns; a variant may have rounds of its own,
+ *  and the line style of another one. */
 export class Chart {
   constructor(place, metric, rounds, variants) {
-    Object.assign(this, { place, metric, rounds, variants, shown: variants.map(() => true), axis: null, lines: [] });
+    Object.assign(this, { place, metric, rounds, variants, shown: variants.map(() => true), axis: null, lines: [], zoomed: false });
     this.tip = element("div", { class: "tip", hidden: true });
     place.append(this.tip);
   }
@@ -62,19 +63,37 @@ export class Chart {
   /** The lines against an axis: {key, title, kind}; round is the axis of all. */
   against(axis) {
     this.axis = axis;
-    this.lines = this.variants.map(({ runs }) => {
-      const found = curve(runs, this.metric.key, axis.key === "round" ? null : axis.key);
-      if (found === null) return null;
-      return { ...found, x: found.x ?? this.rounds };
-    });
+    this.lines = this.columns();
     this.draw();
   }
 
-  /** Other columns of the same variants: a run that goes on. */
-  update(rounds, variants) {
-    Object.assign(this, { rounds, variants });
-    while (this.shown.length < variants.length) this.shown.push(true);
-    this.against(this.axis);
+  columns() {
+    return this.variants.map(({ runs, rounds }) => {
+      const found = curve(runs, this.metric.key, this.axis.key === "round" ? null : this.axis.key);
+      if (found === null) return null;
+      return { ...found, x: found.x ?? rounds ?? this.rounds };
+    });
+  }
+
+  /** Other columns of runs that go on; `shown` says which of them are. A zoom and the pointer stay where they are. */
+  update(variants, shown) {
+    Object.assign(this, { variants, shown });
+    if (!this.axis) return;
+    this.lines = this.columns();
+    const before = this.range;
+    this.range = this.ranges();
+    if (!this.plot || before?.log !== this.range.log) this.draw();
+    else {
+      this.plot.setData(this.frame(), !this.zoomed);
+      if (this.zoomed) this.plot.redraw();
+      this.point(this.plot);
+    }
+  }
+
+  /** The corners of the range, as data: all lines are painted by hand. */
+  frame() {
+    const { x, y } = this.range;
+    return [x, y];
   }
 
   show(shown) {
@@ -90,8 +109,9 @@ export class Chart {
     const lines = this.visible().map(([, line]) => line);
     const log = this.metric.log && lines.some((line) => line.mean.some((value) => value > 0));
     const [left, right] = extent(lines.map((line) => line.x.filter((_, i) => line.mean[i] !== null)));
+    const x = left === right ? [left - 1, right + 1] : [left, right];
     let [low, high] = extent(lines.map((line) => line.mean), log ? (value) => value > 0 : undefined);
-    if (log) return { log, x: [left, right], y: [low / 1.6, high * 1.6] };
+    if (log) return { log, x, y: [low / 1.6, high * 1.6] };
     for (const line of lines) {
       line.mean.forEach((mean, i) => {
         if (mean === null || line.spread[i] === null) return;
@@ -102,24 +122,24 @@ export class Chart {
     if (this.metric.kind === "percent") [low, high] = [Math.max(low, Math.min(0, low)), Math.min(high, Math.max(1, high))];
     const room = (high - low) * 0.06 || Math.abs(high) * 0.06 || 1;
     const top = this.metric.kind === "percent" && high <= 1 ? Math.min(1, high + room) : high + room;
-    return { log, x: [left, right], y: [low >= 0 && low - room < 0 ? 0 : low - room, top] };
+    return { log, x, y: [low >= 0 && low - room < 0 ? 0 : low - room, top] };
   }
 
   draw(width = this.place.clientWidth) {
     this.plot?.destroy();
     if (!width || !this.axis) return;
-    const { log, x, y } = this.ranges();
+    this.range = this.ranges();
+    const { log } = this.range;
     const [soft, rule] = [colour("soft"), colour("rule")];
     const font = "12px system-ui, sans-serif";
     const common = { stroke: soft, font, grid: { stroke: rule, width: 1 }, ticks: { show: false } };
-    const [from, to] = x[0] === x[1] ? [x[0] - 1, x[1] + 1] : x;
-    const filter = (_, splits) => splits.map((value) => (isRound(value, y[1] / y[0]) ? value : null));
+    const filter = (_, splits) => splits.map((value) => (isRound(value, this.range.y[1] / this.range.y[0]) ? value : null));
     const options = {
       width, height: HEIGHT, legend: { show: false },
       cursor: { y: false, points: { show: false }, drag: { x: true, y: false } },
       scales: {
-        x: { time: false, range: (_, low, high) => (this.zoomed ? [low, high] : [from, to]) },
-        y: { distr: log ? 3 : 1, range: () => y },
+        x: { time: false, range: (_, low, high) => (this.zoomed ? [low, high] : this.range.x) },
+        y: { distr: log ? 3 : 1, range: () => this.range.y },
       },
       axes: [
         { ...common, grid: { show: false }, size: 30, gap: 6, space: 64,
@@ -134,7 +154,7 @@ export class Chart {
       },
     };
     this.zoomed = false;
-    this.plot = new uPlot(options, [[from, to], [y[0], y[1]]], this.place);
+    this.plot = new uPlot(options, this.frame(), this.place);
     this.plot.over.addEventListener("dblclick", () => { this.zoomed = false; });
     this.plot.over.addEventListener("mouseleave", () => { this.tip.hidden = true; });
   }
@@ -151,7 +171,7 @@ export class Chart {
     ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
     ctx.clip();
     for (const [index, line] of this.visible()) {
-      const style = lineStyle(index);
+      const style = lineStyle(this.variants[index].style ?? index);
       const known = line.mean.flatMap((value, i) => (value !== null && line.x[i] !== null ? [i] : []));
       const banded = known.filter((i) => line.spread[i] !== null);
       ctx.fillStyle = ctx.strokeStyle = style.colour;
@@ -209,10 +229,10 @@ export class Chart {
 }
 
 /** Buttons that show and hide variants; with many of them, two more for all and none. */
-export function legend(labels, changed) {
+export function legend(labels, changed, name = "Variants", styles = labels.map((_, index) => index)) {
   const shown = labels.map(() => true);
   const buttons = labels.map((label, index) => {
-    const button = element("button", { type: "button", "aria-pressed": "true" }, lineSample(index), label);
+    const button = element("button", { type: "button", "aria-pressed": "true" }, lineSample(styles[index]), label);
     button.addEventListener("click", () => set(index, !shown[index]));
     return button;
   });
@@ -227,7 +247,7 @@ export function legend(labels, changed) {
     mark();
     changed([...shown]);
   };
-  const place = element("div", { class: "legend", role: "group", "aria-label": "Variants" }, ...buttons);
+  const place = element("div", { class: "legend", role: "group", "aria-label": name }, ...buttons);
   if (labels.length > 7) {
     for (const [text, value] of [["all", true], ["none", false]]) {
       place.append(element("button", { type: "button", class: "every", onclick: () => all(value) }, text));

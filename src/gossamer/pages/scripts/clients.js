@@ -93,9 +93,11 @@ export class Graph {
     const at = ([x, y]) => [(x - left) * scale, (bottom - y) * scale];
     const [wide, high] = [Math.max((right - left) * scale, 1), Math.max((bottom - top) * scale, 1)];
     const points = places.map(at);
+    this.points = points;
     // The distance of some clients from their nearest neighbour, so that discs do not overlap.
     const gaps = points.slice(0, 40).map(([x, y], i) => Math.min(...points.map(([u, v], j) => (i === j ? 1000 : Math.hypot(x - u, y - v)))));
     const radius = Math.max(3, Math.min(34, 0.42 * gaps.sort((a, b) => a - b)[gaps.length >> 1]));
+    this.radius = radius;
     const path = links.map(([i, j]) => {
       const [a, b] = [points[i], j < 0 ? at([0, 0]) : points[j]];
       return `M${a[0].toFixed(0)} ${a[1].toFixed(0)}L${b[0].toFixed(0)} ${b[1].toFixed(0)}`;

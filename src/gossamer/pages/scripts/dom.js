@@ -13,6 +13,7 @@ export function shape(name, attributes = {}, ...children) {
 function filled(made, attributes, children) {
   for (const [key, value] of Object.entries(attributes)) {
     if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    else if (key === "style") made.style.cssText = value; // a policy may forbid the attribute, not the property
     else if (value === true) made.setAttribute(key, "");
     else if (value !== false && value !== null && value !== undefined) made.setAttribute(key, value);
   }

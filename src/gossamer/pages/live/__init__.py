@@ -1,0 +1,1 @@
+"""The live page: follows runs or a network of peers, and never writes where they do."""
