@@ -31,7 +31,7 @@ from rich.table import Table
 from benchmarks.contender import Contender, options_of
 from benchmarks.workloads import WORKLOADS, Workload
 from gossamer.bench.processor import Limit, machine
-from gossamer.engines.cache import cache_file
+from gossamer.system.cache import cache_file
 from gossamer.system.machine import usable_cores
 from gossamer.system.words import counted
 

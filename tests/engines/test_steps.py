@@ -13,11 +13,11 @@ from torch.nn import functional
 
 from gossamer import Experiment, simulate
 from gossamer.data import Augmentation, Dataset, Samples, Scaling
-from gossamer.engines.cache import cache_file
 from gossamer.engines.steps.fingerprint import fingerprint
 from gossamer.methods import DFedAvg, Local, Round, State
 from gossamer.methods.local import Gradient
 from gossamer.simulation import Run
+from gossamer.system.cache import cache_file
 from gossamer.workers import ForkFailed, run_in_fork
 from observers import Listening
 from problems import graph_for, samples, tiny_net

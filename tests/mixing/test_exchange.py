@@ -1,5 +1,6 @@
 """Mixing across workers: the rows that are sent, and the product that comes of it."""
 
+import shutil
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from scipy import sparse
 
 from gossamer.graphs import GRAPHS
 from gossamer.mixing.exchange import RowExchange
+from gossamer.mixing.product import product
+from gossamer.system.cpp import cpp_library
 from gossamer.workers import Group, balanced_ranges
 from groups import in_group, needs_forks, over_each_transport
 
@@ -26,6 +29,47 @@ def mixings(draw: Any) -> tuple[np.ndarray, list[range], int]:
     if draw(st.booleans()):  # many send to few: what crosses are sums
         matrix[1:] = np.diag(np.ones(clients))[1:]
     return matrix, [range(a, b) for a, b in zip([0, *cuts], [*cuts, clients], strict=True)], seed
+
+
+@pytest.fixture(params=["scipy", "C++"])
+def multiplied_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways to multiply on a CPU."""
+    if request.param == "C++":
+        if not shutil.which("g++"):
+            pytest.skip("there is no C++ compiler")
+        monkeypatch.setattr("gossamer.mixing.product.WORTH_COMPILING", 0)
+    return str(request.param)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (40, 7), (40, 32), (40, 101)])
+def test_a_product_in_place_and_from_several_tensors(
+    multiplied_by: str, dtype: torch.dtype, rows: int, columns: int
+) -> None:
+    matrix = sparse.random_array((rows, rows), density=0.3, rng=np.random.default_rng(0), format="csr")
+    dense = torch.from_numpy(np.random.default_rng(1).normal(size=(rows, columns + 3))).to(dtype)
+    expected = matrix @ dense[:, :columns].double().numpy()
+    multiply = product(matrix, dense)
+    assert (type(multiply).__name__ == "_CppProduct") == (multiplied_by == "C++")
+    into = torch.zeros(rows, columns + 5, dtype=dtype)
+    some, rest = dense[: rows // 3], dense[rows // 3 :]  # with further columns beside those that are multiplied
+    multiply([some[:, :columns], rest[:0, :columns], rest[:, :columns]], into[:, :columns])
+    before = dense.clone()
+    multiply([dense[:, :columns]], dense[:, :columns])
+    for found in (into, dense):
+        np.testing.assert_allclose(
+            found[:, :columns].double().numpy(), expected, rtol=0, atol=1e-5 if dtype == torch.float32 else 1e-12
+        )
+    assert torch.equal(dense[:, columns:], before[:, columns:]), "nothing else is written"
+    assert not into[:, columns:].any()
+
+
+def test_without_a_compiler_scipy_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gossamer.mixing.product.WORTH_COMPILING", 0)
+    monkeypatch.setattr("gossamer.mixing.product._library", lambda dtype: cpp_library("not C++", dtype))
+    matrix, rows = sparse.csr_array(np.eye(3)[::-1]), torch.arange(6.0).view(3, 2)
+    product(matrix, rows)([rows], rows)
+    assert rows.tolist() == [[4.0, 5.0], [2.0, 3.0], [0.0, 1.0]]
 
 
 @needs_forks
@@ -56,10 +100,12 @@ def test_mixing_across_workers_is_the_product_with_the_whole_matrix(transport: s
 @needs_forks
 @over_each_transport
 @pytest.mark.parametrize("cuts", [(2,), (2, 4), (1, 4, 9)])
-def test_wide_rows_cross_in_blocks(monkeypatch: pytest.MonkeyPatch, transport: str, cuts: tuple[int, ...]) -> None:
+def test_wide_rows_cross_in_blocks(
+    monkeypatch: pytest.MonkeyPatch, multiplied_by: str, transport: str, cuts: tuple[int, ...]
+) -> None:
     """Blocks so small that a row takes many, the last one cut short; some workers receive more rows than others."""
     monkeypatch.setattr("gossamer.mixing.exchange.SENDING_BLOCK", 200)
-    monkeypatch.setattr("gossamer.mixing.exchange.CACHE_BLOCK", 1)
+    monkeypatch.setattr("gossamer.mixing.product.CACHE_BLOCK", 1)
     monkeypatch.setattr("gossamer.mixing.exchange.LEAST_COLUMNS", 1)
     graphs: list[Any] = ["full", "ring", "star", {"name": "erdos-renyi", "p": 0.4}, "exponential"]
     matrices = [GRAPHS.build(graph).bind(12, 0).matrix(0) for graph in graphs]

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from gossamer.errors import ExperimentError, GossamerError
-from gossamer.methods import Message, Method, Round, State, mixes
+from gossamer.methods import Message, Method, Round, State, mixes, probe
 from gossamer.parts import is_out_of_memory
 from gossamer.system.machine import free_memory
 from gossamer.system.torch_private import tree_leaves
@@ -50,6 +50,7 @@ class Buffers:
     def __init__(
         self,
         initial: State,
+        message: Message,
         own: range,
         clients: int,
         double: bool = True,
@@ -62,11 +63,14 @@ class Buffers:
         self._spill = spill
         #: Rows of all clients, in memory that forked workers share. Each worker writes those of its own clients.
         self._shared: list[Tensor] = []
-        self.front: State = {name: self._state_rows(value, clients, group) for name, value in initial.items()}
+        self._clients, self._group = clients, group
+        self.front: State = {name: self._rows(value) for name, value in initial.items()}
         self.reset()
-        self.back: State = {name: torch.empty_like(rows) for name, rows in self.front.items()} if double else {}
+        self.back: State = {name: self._rows(value) for name, value in initial.items()} if double else {}
         self._messages: Message = {}
-        self._message_rows: Message = {}
+        #: Memory for those that are not written over a part of the state; all that is shared was asked for before.
+        shared = {name: self._shared_rows(value) for name, value in message.items()}
+        self._message_rows: Message = {name: rows for name, rows in shared.items() if rows is not None}
 
     def reset(self) -> None:
         """Every client starts from the same point."""
@@ -137,15 +141,18 @@ class Buffers:
                 return rows
         return None
 
-    def _state_rows(self, like: Tensor, clients: int, group: Group) -> Tensor:
-        if self._spill is None and (shared := group.shared_memory(clients * like.nbytes)) is not None:
-            self._shared.append(shared.view(like.dtype).view(clients, *like.shape))
-            return self._shared[-1][self._own.start : self._own.stop]
-        return self._rows(like)
-
     def _rows(self, like: Tensor) -> Tensor:
+        if (shared := self._shared_rows(like)) is not None:
+            return shared
         shape = (len(self._own), *like.shape)
         return like.new_empty(shape) if self._spill is None else spilled(self._spill, shape, like.dtype)
+
+    def _shared_rows(self, like: Tensor) -> Tensor | None:
+        memory = self._group.shared_memory(self._clients * like.nbytes)
+        if memory is None:
+            return None
+        self._shared.append(memory.view(like.dtype).view(self._clients, *like.shape))
+        return self._shared[-1][self._own.start : self._own.stop]
 
 
 def state_size(initial: State, clients: int) -> int:
@@ -153,15 +160,24 @@ def state_size(initial: State, clients: int) -> int:
     return clients * sum(value.numel() * value.element_size() for value in initial.values())
 
 
-def shared_sizes(training: Training, spill: Path | None, small_state: int = SMALL_STATE) -> list[int]:
-    """Bytes of each part of a large state, for forked workers to share; none for a small state, or one in a file.
+def is_small(initial: State, clients: int, small_state: int) -> bool:
+    """Whether the state of so many clients on a machine may be held twice."""
+    return state_size(initial, clients) <= small_state
 
-    The first worker then sees the vectors of all clients at the end, and need not gather them: the peak of 300 clients
-    with 687 MB of state on two workers is 1.0 GB instead of 1.7 GB.
+
+def shared_sizes(training: Training, spill: Path | None, small_state: int = SMALL_STATE) -> list[int]:
+    """Bytes of each part of the state and of the messages, for forked workers to share; none for a state in a file.
+
+    So a worker mixes what all clients send as it lies, and the first one sees all vectors at the end. To gather them,
+    300 clients with 687 MB of state on two workers would take 1.7 GB instead of 1.0 GB.
     """
+    if spill is not None:
+        return []
     initial, clients = _initial(training), len(training.batches.client_rows)
-    large = spill is None and state_size(initial, clients) > small_state
-    return [clients * part.nbytes for part in initial.values()] if large else []
+    message = probe(training.method, training.model.initial).message
+    twice = 2 if is_small(initial, clients, small_state) else 1
+    parts = [*[*initial.values()] * twice, *message.values()]
+    return [clients * part.nbytes for part in parts if part.nbytes]
 
 
 def memory_needed(training: Training, workers: int) -> tuple[int, int]:

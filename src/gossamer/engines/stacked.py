@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.engines.memory import SMALL_STATE, Buffers, state_size, unread_by_receive
+from gossamer.engines.memory import SMALL_STATE, Buffers, is_small, state_size, unread_by_receive
 from gossamer.engines.rows import Rows
 from gossamer.engines.steps.chunk import TRACE_AT, ChunkInputs, ChunkRunner, ExecutionPlan
 from gossamer.errors import ExperimentError
@@ -86,13 +86,15 @@ class Stacked:
         initial = training.method.init(training.model.initial)
         self.runner = ChunkRunner(training, self.plan, save_memory=state_size(initial, self.clients) > small_state)
         self._on_rows = Rows()
-        self.mixer = Mixer(training.network, self.client_ranges, group)
         self._gradients = count_gradients(training)
         self._make_steps_ready()  # before there is a state: the memory that this takes does not add to it
         # The workers of one machine must decide alike; those of another own about as many clients.
         here = self.clients if group.local_size == group.size else len(self.own) * group.local_size
-        double = state_size(initial, here) <= small_state and spill is None
-        self._buffers = Buffers(initial, self.own, self.clients, double, spill, group)
+        double = is_small(initial, here, small_state) and spill is None
+        message = probe(training.method, training.model.initial).message
+        self._buffers = Buffers(initial, message, self.own, self.clients, double, spill, group)
+        mixed = training.rounds * training.traits.gossip_steps * training.model.size
+        self.mixer = Mixer(training.network, self.client_ranges, group, self._buffers.all_clients, mixed)
         self._state_shapes, self._message_shapes = shapes(self.state), dict[str, tuple[int, ...]]()
         #: Finished rounds; of a state that was loaded, the loader sets it.
         self.done = 0

@@ -5,8 +5,8 @@ that is less (many clients send to few, as to the hub of a star), partial sums t
 Workers without neighbouring clients send each other nothing.
 """
 
-import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -14,10 +14,9 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
+from gossamer.mixing.product import Multiply, product
 from gossamer.workers import Group
 
-#: Bytes of a block of columns that are multiplied at once: they fit a core's cache, so that a row is read once.
-CACHE_BLOCK = 2 << 20
 #: Bytes that are sent at once: so many that latency does not matter, so few that they add little to the state.
 SENDING_BLOCK = 1 << 20
 #: Columns that are sent at once at least, however many rows there are: a few cache lines.
@@ -34,26 +33,26 @@ class Parcel(NamedTuple):
 
 
 class RowExchange:
-    """One matrix applied to rows that are spread over workers."""
+    """One matrix applied to rows that are spread over workers. `columns`: how many will be mixed in the run."""
 
-    def __init__(self, matrix: sparse.csr_array, client_ranges: Sequence[range], rank: int) -> None:
+    def __init__(self, matrix: sparse.csr_array, client_ranges: Sequence[range], rank: int, columns: float = 0) -> None:
         own = client_ranges[rank]
         mine = matrix[own.start : own.stop]
         #: The number of rows from each other worker, in the order of the workers.
         self.receives: dict[int, int] = {}
         self.sends: list[Parcel] = []
-        columns = []
+        parts = []
         for worker, others in enumerate(client_ranges):
             if worker == rank:
                 self.before = sum(self.receives.values())
-                columns.append(mine[:, others.start : others.stop])
+                parts.append(mine[:, others.start : others.stop])
                 continue
             needed = mine[:, others.start : others.stop]
             senders, receivers = _nonempty(needed)
             if len(senders):
                 as_rows = len(senders) <= len(receivers)
                 self.receives[worker] = len(senders) if as_rows else len(receivers)
-                columns.append(needed[:, senders] if as_rows else _placement(receivers, len(own)))
+                parts.append(needed[:, senders] if as_rows else _placement(receivers, len(own)))
             sent = matrix[others.start : others.stop, own.start : own.stop]
             senders, receivers = _nonempty(sent)
             if len(senders):
@@ -64,8 +63,10 @@ class RowExchange:
         #: The most rows that any worker sends or receives: all workers must cut rows into the same blocks.
         self.most_rows = _most_rows(matrix, client_ranges)
         # In the order of the clients, so that sums do not depend on the number of workers.
-        self.matrix = sparse.csr_array(sparse.hstack(columns, format="csr"))
+        self.matrix = sparse.csr_array(sparse.hstack(parts, format="csr"))
         self.matrix.sort_indices()
+        self._mixed = columns
+        self._products: dict[torch.dtype, tuple[Multiply, dict[int, Multiply]]] = {}
 
     def apply(self, group: Group, rows: Tensor, into: Tensor) -> None:
         """Mix `rows` [own clients, numbers] into `into`, which may be the same tensor."""
@@ -73,12 +74,9 @@ class RowExchange:
             return
         arriving, size, columns = sum(self.receives.values()), rows.element_size(), rows.shape[1]
         wide = min(columns, max(LEAST_COLUMNS, SENDING_BLOCK // (self.most_rows * size))) if self.most_rows else columns
-        narrow = min(wide, max(64, CACHE_BLOCK // (self.matrix.shape[1] * size)))
-        product = Product(self.matrix, rows)
-        partial = {parcel.worker: Product(parcel.sums, rows) for parcel in self.sends if parcel.sums is not None}
+        mix, sums = self._multiplies(rows)
         # The same memory for all blocks, freed at the end: with a large state there may be little.
         leaving, foreign = [Block(rows, parcel.number, wide) for parcel in self.sends], Block(rows, arriving, wide)
-        together = Block(rows, arriving + len(rows), narrow)
         for start in range(0, columns, wide):
             block = rows[:, start : start + wide]
             width = block.shape[1]
@@ -88,19 +86,22 @@ class RowExchange:
                 if parcel.rows is not None:
                     torch.index_select(block, 0, torch.as_tensor(parcel.rows, device=rows.device), out=memory(width))
                 else:
-                    memory(width).copy_(partial[parcel.worker](block.contiguous()))
+                    sums[parcel.worker]([block], memory(width))
             arrived = foreign(width)
             receives, first = {}, 0
             for worker, count in self.receives.items():
                 receives[worker] = arrived[first : first + count]
                 first += count
             group.exchange(sends, receives)
-            for left in range(0, width, narrow):
-                right = min(left + narrow, width)
-                near, far = block[:, left:right], arrived[:, left:right]
-                ordered = together(right - left)
-                torch.cat([far[: self.before], near, far[self.before :]], out=ordered)
-                into[:, start + left : start + right] = product(ordered)
+            mix([arrived[: self.before], block, arrived[self.before :]], into[:, start : start + wide])
+
+    def _multiplies(self, rows: Tensor) -> tuple[Multiply, dict[int, Multiply]]:
+        """The product with the matrix, and for each worker that gets sums the product that makes them."""
+        if rows.dtype not in self._products:
+            make = partial(product, like=rows, columns=self._mixed)
+            sums = {parcel.worker: make(parcel.sums) for parcel in self.sends if parcel.sums is not None}
+            self._products[rows.dtype] = make(self.matrix), sums
+        return self._products[rows.dtype]
 
 
 class Block:
@@ -112,22 +113,6 @@ class Block:
 
     def __call__(self, width: int) -> Tensor:
         return self._numbers[: self._rows * width].view(self._rows, width)
-
-
-class Product:
-    """A sparse matrix times dense rows: by scipy on a CPU, else by torch."""
-
-    def __init__(self, matrix: sparse.csr_array, like: Tensor) -> None:
-        self._on_cpu = like.device.type == "cpu"
-        if self._on_cpu:  # scipy's product is several times as fast as torch's there
-            self._matrix = sparse.csr_array(matrix, dtype=str(like.dtype).removeprefix("torch."))
-        else:
-            self._tensor = as_torch(matrix, like.dtype, like.device)
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        if self._on_cpu:
-            return torch.from_numpy(self._matrix @ rows.numpy())
-        return self._tensor @ rows
 
 
 def _nonempty(block: sparse.csr_array) -> tuple[np.ndarray, np.ndarray]:
@@ -158,19 +143,3 @@ def _placement(receivers: np.ndarray, clients: int) -> sparse.csr_array:
     """The matrix that adds partial sums to the clients they are for."""
     ones = np.ones(len(receivers))
     return sparse.csr_array((ones, (receivers, np.arange(len(receivers)))), shape=(clients, len(receivers)))
-
-
-def as_torch(matrix: sparse.csr_array, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The same sparse matrix for torch."""
-    with warnings.catch_warnings():
-        # torch calls its CSR layout "in beta state" once per process.
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-        return torch.sparse_csr_tensor(
-            torch.from_numpy(matrix.indptr.astype(np.int64)),
-            torch.from_numpy(matrix.indices.astype(np.int64)),
-            torch.from_numpy(matrix.data),
-            size=matrix.shape,
-            dtype=dtype,
-            check_invariants=False,
-            device=device,
-        )

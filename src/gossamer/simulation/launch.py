@@ -129,7 +129,7 @@ def _launch(experiment: Experiment, path: Path | None, resumes: bool, observers:
     workers = number_of_workers(options.get("workers"), training, speaker.note)
     check_memory(training, workers, spill)
     small_state = options.get("small_state", SMALL_STATE)
-    shared = shared_sizes(training, spill, small_state) if options.get("keep_vectors", True) else []
+    shared = shared_sizes(training, spill, small_state)
     plan = None
     if not launched_from_outside():  # before the fork: measured and compiled once, for all workers
         plan = _plan(training, options, workers, RunFolder(path) if path and resumes else None, speaker)

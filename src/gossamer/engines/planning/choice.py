@@ -16,7 +16,6 @@ import torch
 from torch import nn
 from torch.func import vmap
 
-from gossamer.engines.cache import cache_file, write_atomically
 from gossamer.engines.memory import SMALL_STATE, state_size
 from gossamer.engines.planning.trials import Candidates, Trial, measure
 from gossamer.engines.rows import Rows
@@ -28,6 +27,7 @@ from gossamer.engines.steps.lanes import check_lanes
 from gossamer.engines.steps.products import Products, no_onednn
 from gossamer.methods import mixes
 from gossamer.system.allocator import keep_freed_memory
+from gossamer.system.cache import cache_file, write_atomically
 from gossamer.system.machine import BUSY, is_busy, seconds_of_others, share_of_others
 from gossamer.system.threads import on_threads
 from gossamer.system.torch_private import quiet_vmap

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.engines.cache import cache_file, digest, write_atomically
 from gossamer.engines.steps.fingerprint import fingerprint
 from gossamer.engines.steps.inputs import Step, StepInputs, copies_of, same_result, tensors_of
 from gossamer.engines.steps.traced import StepGraph
 from gossamer.methods import Local
+from gossamer.system.cache import cache_file, digest, write_atomically
 from gossamer.system.torch_private import load_library
 from gossamer.workers import run_in_fork
 

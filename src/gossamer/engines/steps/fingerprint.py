@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gossamer.engines.cache import digest
+from gossamer.system.cache import digest
 
 PLAIN = (type(None), bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size, torch.memory_format)
 COLLECTIONS = (list, tuple, dict, OrderedDict, set, frozenset)

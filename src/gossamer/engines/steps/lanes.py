@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gossamer.engines.cache import cache_file, kept_library, write_atomically
 from gossamer.engines.steps.compiled import can_use_forks
 from gossamer.engines.steps.fingerprint import fingerprint
 from gossamer.engines.steps.inputs import Step, StepInputs, same_result, tensors_of
 from gossamer.engines.steps.lane_code import NotInLanes, Roles, lane_code
 from gossamer.engines.steps.traced import StepGraph
 from gossamer.methods import Local, Round, State
+from gossamer.system.cache import cache_file, kept_library, write_atomically
 from gossamer.training.rounds import tensors_of_round, with_tensors
 from gossamer.workers import run_in_fork
 

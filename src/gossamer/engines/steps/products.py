@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from gossamer.engines.cache import cache_file, write_atomically
+from gossamer.system.cache import cache_file, write_atomically
 from gossamer.system.machine import is_busy
 from gossamer.system.threads import on_threads
 from gossamer.system.torch_private import onednn_linear

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from gossamer.engines.cache import kept_library
 from gossamer.engines.steps.inputs import Step, StepInputs, copies_of, same_result, tensors_of
 from gossamer.engines.steps.products import Products, replace_products
 from gossamer.methods import Local
+from gossamer.system.cache import kept_library
 from gossamer.system.torch_private import compile_graph, compile_library, trace, tree_flatten, tree_unflatten
 from gossamer.workers import run_in_fork
 
