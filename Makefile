@@ -58,7 +58,7 @@ site: $(READY)  ## Build the documentation as a site, build/site/index.html, tha
 	$(BIN)/python -m website build/site
 
 clean:  ## Remove the virtual environment and all caches.
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) .environments .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

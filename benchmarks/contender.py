@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.environments import PACKAGES, python_of
 from gossamer.engines.steps.chunk import PRODUCERS
 from gossamer.simulation import Observer, RoundRecord, RunStart
 
@@ -25,20 +26,28 @@ ROOT = Path(__file__).parents[1]
 #: Where child processes find the benchmarks and this copy of the package.
 PATH = os.pathsep.join([str(ROOT), str(ROOT / "src")])
 
+#: Contenders that work with as many threads as they are told.
+THREADED = ("loop", "products", "gossipy", "fluke", "pfl")
+
 
 class Contender:
     """The measuring side. `number`: threads of a loop, or workers of the engine, where 0 is as many as by default.
 
-    An engine finds out how to run, unless `options` say it: those of `gossamer.simulate`.
+    An engine finds out how to run, unless `options` say it: those of `gossamer.simulate`. Other packages than Gossamer
+    run in environments of their own.
     """
 
     def __init__(self, workload: str, role: str, number: int = 1, options: dict[str, Any] | None = None) -> None:
         self.name = f"{workload} {role} {number}"
         # Set before the process starts, so that no library makes more threads than it may use.
-        threads = {"OMP_NUM_THREADS": str(number if role in ("loop", "gossipy") else 1), "PYTHONPATH": PATH}
+        threads = {"OMP_NUM_THREADS": str(number if role in THREADED else 1), "PYTHONPATH": PATH}
+        if role == "jax":
+            threads |= {"XLA_FLAGS": f"--xla_force_host_platform_device_count={number}", "JAX_PLATFORMS": "cpu"}
+        python = python_of(role) if role in PACKAGES else sys.executable
+        assert python is not None, f"no environment for {role}"
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # it stays open as long as the process
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.contender", workload, role, str(number), json.dumps(options or {})],
+            [python, "-m", "benchmarks.contender", workload, role, str(number), json.dumps(options or {})],
             cwd=ROOT, env=os.environ | threads, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
         )  # fmt: skip
@@ -198,7 +207,19 @@ def main(name: str, role: str, number: int, options: str) -> None:
 
         how = {"workers": number or None, "keep_vectors": False, **json.loads(options)}
         simulate(workload.experiment(), observers=[Watched(turns)], **how)
-    elif role == "loop":
+    elif role == "jax":
+        import torch
+
+        from benchmarks.jax_loops import fastest_loop
+        from gossamer.experiment import prepare
+
+        torch.set_num_threads(1)
+        loop = fastest_loop(workload.method, prepare(workload.experiment()).training)
+        turns.facts |= {"how": str(loop.way)}
+        while True:
+            loop.round()
+            turns.over()
+    elif role in ("loop", "products"):
         import torch
 
         from gossamer.bench.engine import steps_of_round
@@ -211,7 +232,7 @@ def main(name: str, role: str, number: int, options: str) -> None:
         steps = steps_of_round(training, 0)
         per_step = training.batches.work().sum() / steps * count_gradients(training).step
         turns.facts |= {"steps": steps, "flops": flops_per_sample(training) * per_step}
-        loop = loop_of(workload.method, training, workload.channels_last)
+        loop = loop_of(workload.method, training, workload.channels_last, fastest_products=role == "products")
         while True:
             loop.round()
             turns.over()

@@ -5,12 +5,16 @@ modules' parameters are views of the rows of one matrix, so that averaging with 
 of the modules. Of several ways to write each line the fastest was taken: `index_select` for a batch, in-place sums of
 rows for the averages, SGD's default implementation (its `foreach` and `fused` forms are no faster here).
 
+A second form of it calls the fastest products in reach (`fastest_products`), so that one sees what comes from them.
+
 Nothing of Gossamer is used. `tests/bench` holds each loop to the engine's numbers, so both do the same work.
 """
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +45,8 @@ class Work:
     dtype: torch.dtype = torch.float32
     #: Images with their channels last, which a convolution on a CPU likes better.
     channels_last: bool = False
+    #: Linear layers by whichever library is the fastest for each shape, and not as PyTorch does by itself.
+    fastest_products: bool = False
 
 
 class Loop(ABC):
@@ -52,6 +58,8 @@ class Loop(ABC):
         self.draw = draw or self._epochs
         self.done = 0
         self.modules = [work.make() for _ in range(self.clients)]
+        for module in self.modules if work.fastest_products else ():
+            replace_linear(module)
         self.models = torch.stack([parameters_to_vector(m.parameters()).detach() for m in self.modules])
         self.mixed = torch.empty_like(self.models)
         for module, row in zip(self.modules, self.models, strict=True):
@@ -106,6 +114,75 @@ class Loop(ABC):
         while len(batches) < self.work.steps:
             batches += torch.split(part[torch.randperm(len(part))], self.work.batch_size)
         return batches[: self.work.steps]
+
+
+#: Whether oneDNN is faster than `torch.mm` for matrices of these shapes and strides, with or without a bias.
+ONEDNN_IS_FASTER: dict[tuple[Any, ...], bool] = {}
+
+
+def multiply(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
+    """a b + bias by the faster library, which is measured the first time."""
+    key = (a.shape, a.stride(), b.shape, b.stride(), bias is None)
+    if key not in ONEDNN_IS_FASTER:
+        ONEDNN_IS_FASTER[key] = a.dtype == torch.float32 and fastest(by_onednn, a, b, bias) < fastest(by_mm, a, b, bias)
+    return by_onednn(a, b, bias) if ONEDNN_IS_FASTER[key] else by_mm(a, b, bias)
+
+
+def by_mm(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
+    """As PyTorch does."""
+    return torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
+
+
+def by_onednn(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
+    """The same by oneDNN, which is a part of PyTorch."""
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(a, b.t(), bias, "none", [-1], "")
+    return product
+
+
+def fastest(product: Callable[..., Tensor], *arguments: Tensor | None) -> float:
+    """The least seconds that a product took."""
+    seconds = []
+    for _ in range(10):
+        started = time.perf_counter()
+        product(*arguments)
+        seconds.append(time.perf_counter() - started)
+    return min(seconds)
+
+
+class FastProduct(torch.autograd.Function):
+    """A linear layer of which all three products, forward and backward, are done by `multiply`."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(inputs, weight)
+        return multiply(inputs, weight.t(), bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:  # type: ignore[override]
+        inputs, weight = ctx.saved_tensors
+        back = multiply(gradient, weight) if ctx.needs_input_grad[0] else None
+        return back, multiply(gradient.t(), inputs), gradient.sum(0)
+
+
+class FastLinear(nn.Module):
+    """A linear layer, with the parameters of another one."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = FastProduct.apply(inputs, self.weight, self.bias)  # type: ignore[no-untyped-call]
+        return outputs
+
+
+def replace_linear(module: nn.Module) -> None:
+    """Put a `FastLinear` in the place of every linear layer."""
+    for name, layer in module.named_children():
+        if isinstance(layer, nn.Linear):
+            setattr(module, name, FastLinear(layer))
+        else:
+            replace_linear(layer)
 
 
 class DFedAvgLoop(Loop):

@@ -18,8 +18,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import date
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.contender import Contender, options_of
+from benchmarks.contender import THREADED, Contender, options_of
+from benchmarks.environments import PACKAGES, CannotMake, make, python_of
 from benchmarks.workloads import WORKLOADS, Workload
 from gossamer.bench.processor import Limit, machine
 from gossamer.system.cache import cache_file
@@ -36,8 +35,12 @@ from gossamer.system.machine import usable_cores
 from gossamer.system.words import counted
 
 LOOP_1, LOOP_ALL, ENGINE_1, ENGINE_ALL = "loop 1", "loop all", "engine 1", "engine all"
-#: Packages that can be measured too, by the name under which they are installed.
-OTHERS = {"flower": ("flwr", "flwr"), "gossipy": ("gossipy", "gossipy-dfl")}
+#: The loop with the fastest products there are, and the one in JAX.
+PRODUCTS, JAX = "products 1", "JAX"
+#: Contenders that find out how to run when they start: nothing may disturb them then.
+CHOOSING = ("engine", "jax", "products")
+#: Simulators that can be measured too, on W1.
+OTHERS = ("flower", "gossipy", "fluke", "pfl")
 
 console = Console(highlight=False)
 progress = Console(stderr=True, highlight=False)
@@ -52,8 +55,9 @@ class Outcome:
     #: The client-steps that one core could do at most in the same turns, all cores being busy; and by which product.
     limit: list[float]
     fastest: str
-    #: How the engine ran with all workers.
+    #: How the engine ran with all workers, and JAX, if it is there.
     how: str
+    jax: str
     #: Operations of a client-step.
     flops: float
 
@@ -94,14 +98,14 @@ def nothing_kept() -> Iterator[None]:
 
 @contextmanager
 def contending(who: dict[str, tuple[Any, ...]]) -> Iterator[dict[str, Contender]]:
-    """Contenders, warm and waiting. Engines measure how to run when they start: nothing may disturb them then."""
+    """Contenders, warm and waiting."""
     there: dict[str, Contender] = {}
     try:
-        for engine, group in groupby(who.items(), key=lambda item: item[1][1] == "engine"):
+        for choosing, group in groupby(who.items(), key=lambda item: item[1][1] in CHOOSING):
             for name, what in group:
                 progress.print(f"[dim]  starting {name}[/]")
                 there[name] = Contender(*what)
-                if engine:
+                if choosing:
                     there[name].ready()
             for contender in there.values():
                 contender.ready()
@@ -114,15 +118,16 @@ def contending(who: dict[str, tuple[Any, ...]]) -> Iterator[dict[str, Contender]
 def take_turns(workload: Workload, cores: int, repeats: int, seconds: float) -> Outcome:
     """Measure one workload."""
     name = workload.name
-    who = {LOOP_1: (name, "loop", 1), LOOP_ALL: (name, "loop", cores), ENGINE_ALL: (name, "engine", cores)}
-    if cores == 1:
-        del who[LOOP_ALL]
+    who: dict[str, tuple[Any, ...]] = {LOOP_1: (name, "loop", 1)}
+    who |= {LOOP_ALL: (name, "loop", cores)} if cores > 1 else {}
+    who |= {PRODUCTS: (name, "products", 1), ENGINE_ALL: (name, "engine", cores)}
+    who |= {JAX: (name, "jax", cores)} if python_of("jax") else {}
     limits: list[Limit] = []
     with ExitStack() as stack:
         multiplying = stack.enter_context(contending({f"core {i + 1}": (name, "limit", 1) for i in range(cores)}))
         there = stack.enter_context(contending(who))
         steps, flops = there[LOOP_1].facts["steps"], there[LOOP_1].facts["flops"]
-        facts = there[ENGINE_ALL].facts
+        facts, jax = there[ENGINE_ALL].facts, there[JAX].facts["how"] if JAX in there else ""
         if cores > 1:  # measured once: one worker runs its clients as each of several does
             there = there | stack.enter_context(contending({ENGINE_1: (name, "engine", 1, options_of(facts["how"]))}))
         rates: dict[str, list[float]] = {key: [] for key in there}
@@ -137,7 +142,7 @@ def take_turns(workload: Workload, cores: int, repeats: int, seconds: float) -> 
     how = facts["how"].partition(" (")[0]
     usually = "" if facts["usual"] == cores else f"; it takes {counted(facts['usual'], 'worker')} if not told otherwise"
     possible = [limit.rate / flops for limit in limits]
-    return Outcome(workload, rates, possible, max(limits).by, how + usually, flops)
+    return Outcome(workload, rates, possible, max(limits).by, how + usually, jax, flops)
 
 
 def measure_others(cores: int, repeats: int, seconds: float) -> dict[str, float | None]:
@@ -146,12 +151,12 @@ def measure_others(cores: int, repeats: int, seconds: float) -> dict[str, float 
     One that works with threads is given one and all of them, and the better counts.
     """
     found: dict[str, float | None] = {}
-    for other, (package, _) in OTHERS.items():
-        if find_spec(package) is None:
+    for other in OTHERS:
+        if python_of(other) is None:
             found[other] = None
             continue
         progress.print(f"[bold]{other}[/]")
-        numbers = {1, cores} if other == "gossipy" else {cores}
+        numbers = {1, cores} if other in THREADED else {cores}
         who = {f"{other} {number}": ("W1", other, number) for number in sorted(numbers)}
         with contending({LOOP_1: ("W1", "loop", 1)} | who) as there:
             turns = [
@@ -174,19 +179,22 @@ def titles(cores: int) -> list[str]:
     """The heads of the columns; what a ratio relates to stands behind the ×."""
     threads, workers = (f"{cores} {thing}" if cores > 1 else f"1 {thing[:-1]}" for thing in ("threads", "workers"))
     return [
-        "workload", "loop, 1 thread: steps/s", f"loop, {threads}: × loop", "Gossamer, 1 worker: × loop",
-        f"Gossamer, {workers}: × loop", f"Gossamer, {workers}: × loop, {threads}", f"Gossamer, {workers}: × 1 worker",
-        f"Gossamer, {workers}: of limit", "±",
+        "workload", "loop, 1 thread: steps/s", f"loop, {threads}: × loop", "loop, fastest products: × loop",
+        "JAX: × loop", "Gossamer, 1 worker: × loop", f"Gossamer, {workers}: × loop",
+        f"Gossamer, {workers}: × loop, {threads}", f"Gossamer, {workers}: × loop, fastest products",
+        f"Gossamer, {workers}: × JAX",
+        f"Gossamer, {workers}: × 1 worker", f"Gossamer, {workers}: of limit", "±",
     ]  # fmt: skip
 
 
 def cells(outcome: Outcome, cores: int) -> list[str]:
     """One line of the table."""
-    pairs = [(LOOP_ALL, LOOP_1), (ENGINE_1, LOOP_1), (ENGINE_ALL, LOOP_1), (ENGINE_ALL, LOOP_ALL)]
+    pairs = [(who, LOOP_1) for who in (LOOP_ALL, PRODUCTS, JAX, ENGINE_1, ENGINE_ALL)]
+    pairs += [(ENGINE_ALL, to) for to in (LOOP_ALL, PRODUCTS, JAX, ENGINE_1)]
     return [
         outcome.workload.name,
         f"{outcome.rate(LOOP_1):,.0f}",
-        *(f"{outcome.ratio(who, to):.2f}" for who, to in [*pairs, (ENGINE_ALL, ENGINE_1)]),
+        *(f"{outcome.ratio(who, to):.2f}" if {who, to} <= set(outcome.rates) else "–" for who, to in pairs),
         f"{100 * outcome.share(ENGINE_ALL, cores):.0f} %",
         f"{100 * outcome.spread:.0f} %",
     ]
@@ -231,15 +239,20 @@ def notes(
         "torch.mm, oneDNN or numpy's OpenBLAS does on one core while all cores multiply, times the workers, over the "
         f"products of a client-step, turn by turn. In GFLOP/s a core: {limits}.",
     ]
+    if any(o.jax for o in outcomes):
+        how = "; ".join(f"{o.workload.name} by {o.jax}" for o in outcomes)
+        lines.append(f"The loop in JAX ({PACKAGES['jax']}) has all cores, and runs in the fastest of its ways: {how}.")
+    else:
+        lines.append(f"JAX ({PACKAGES['jax']}): {not_made('jax')}.")
     for other, ratio in others.items():
-        package = OTHERS[other][1]
-        try:
-            what = f"{other} ({package} {version(package)})"
-        except PackageNotFoundError:
-            what = f"{other} ({package})"
-        told = "not installed" if ratio is None else f"{ratio:.2f} times the loop with one thread"
-        lines.append(f"{what} on the work of W1: {told}.")
+        told = not_made(other) if ratio is None else f"{ratio:.2f} times the loop with one thread"
+        lines.append(f"{other} ({PACKAGES[other]}) on the work of W1: {told}.")
     return lines
+
+
+def not_made(name: str) -> str:
+    """What to do for a contender that is not there."""
+    return f"not installed; `python -m benchmarks.environments {name}` makes an environment for it"
 
 
 def markdown(outcomes: Sequence[Outcome], cores: int, lines: Sequence[str]) -> str:
@@ -262,6 +275,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if unknown := [name for name in chosen if name not in WORKLOADS]:
         parser.error(f"--only: there is no {unknown[0]}, but {', '.join(WORKLOADS)}")
     repeats, cores = 2 if given.quick else given.repeats, usable_cores()
+    try:
+        progress.print("[dim]JAX, in an environment of its own[/]")
+        make("jax")
+    except CannotMake as error:
+        progress.print(f"without JAX: {error}", markup=False)
     outcomes, others = [], {}
     with nothing_kept():
         for name in chosen:

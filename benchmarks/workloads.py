@@ -97,7 +97,13 @@ def random_images(shape: tuple[int, ...], samples: int) -> Dataset:
     return Dataset("random", Samples(pixels, labels), nothing, classes=10, shape=shape, scaling=Scaling())
 
 
-def loop_of(method: str, training: Training, channels_last: bool = False, draw: Draw | None = None) -> Loop:
+def loop_of(
+    method: str,
+    training: Training,
+    channels_last: bool = False,
+    draw: Draw | None = None,
+    fastest_products: bool = False,
+) -> Loop:
     """The clean loop of an experiment: same samples, same starting point, same graph."""
     weights, batches, scaling = training.network.matrix(0), training.batches, training.dataset.scaling
     rows = [
@@ -118,5 +124,6 @@ def loop_of(method: str, training: Training, channels_last: bool = False, draw: 
         weight_decay=training.weight_decay,
         dtype=training.model.initial.dtype,
         channels_last=channels_last,
+        fastest_products=fastest_products,
     )
     return LOOPS[method](work, draw)

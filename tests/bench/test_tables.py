@@ -1,5 +1,7 @@
 """The tables of `make bench`: medians, ratios and pages; contenders that take turns."""
 
+from dataclasses import replace
+
 import pytest
 from benchmarks import run, scaling
 from benchmarks.contender import Contender, Watched
@@ -13,7 +15,8 @@ from gossamer import simulate
 @pytest.fixture
 def outcome():
     rates = {"loop 1": [10.0, 20.0, 10.0], "loop all": [20.0] * 3, "engine 1": [20.0] * 3, "engine all": [40.0] * 3}
-    return Outcome(WORKLOADS["W1"], rates, limit=[40.0] * 3, fastest="oneDNN", how="1 at a time", flops=1e8)
+    rates["products 1"] = [16.0] * 3
+    return Outcome(WORKLOADS["W1"], rates, limit=[40.0] * 3, fastest="oneDNN", how="1 at a time", jax="", flops=1e8)
 
 
 def test_a_ratio_is_taken_turn_by_turn(outcome):
@@ -26,12 +29,20 @@ def test_a_ratio_is_taken_turn_by_turn(outcome):
 def test_the_page_has_a_line_for_each_workload_and_says_where_it_was_measured(outcome):
     lines = run.notes("python -m benchmarks", [outcome], {"flower": None, "gossipy": 0.8})
     page = run.markdown([outcome], 2, lines)
-    assert "| W1 | 10 | 2.00 | 2.00 | 4.00 | 2.00 | 2.00 | 50 % | 25 % |" in page
-    assert "not installed" in page
+    assert "| W1 | 10 | 2.00 | 1.60 | – | 2.00 | 4.00 | 2.00 | 2.50 | – | 2.00 | 50 % | 25 % |" in page
+    assert "flower (flwr[simulation]==1.42.0) on the work of W1: not installed" in page
+    assert "`python -m benchmarks.environments jax` makes an environment for it" in page
     assert "0.80 times the loop" in page
     assert "torch" in page
     assert "W1 4 (oneDNN)" in page  # GFLOP/s, of which the shares are
     assert run.table([outcome], 2).row_count == 1
+
+
+def test_the_page_says_how_the_loop_in_jax_ran(outcome):
+    outcome = replace(outcome, rates=outcome.rates | {"JAX": [16.0] * 3}, jax="map, 2 devices")
+    page = run.markdown([outcome], 2, run.notes("python -m benchmarks", [outcome], {}))
+    assert "| W1 | 10 | 2.00 | 1.60 | 1.60 | 2.00 | 4.00 | 2.00 | 2.50 | 2.50 | 2.00 | 50 % | 25 % |" in page
+    assert "W1 by map, 2 devices" in page
 
 
 def test_an_unknown_workload_is_refused(capsys):
