@@ -70,7 +70,8 @@ def test_a_quick_run_of_every_file(name: str, tmp_path: Path) -> None:
     found = read_folders(paper, tmp_path)
     assert paper.labels[0] in found
     assert found[paper.labels[0]].runs[0].rounds == 2
-    assert len(side_by_side(paper, found).rows[0]) == len(side_by_side(paper, found).headings)
+    if paper.tuning is None:  # of a tuned study, one candidate alone is no row
+        assert len(side_by_side(paper, found).rows[0]) == len(side_by_side(paper, found).headings)
 
 
 def test_verdicts_need_a_difference_beyond_its_standard_error() -> None:

@@ -1,5 +1,6 @@
 """The engines, which run the clients of an experiment round by round."""
 
+from gossamer.engines.in_turn import engine_of
 from gossamer.engines.memory import SMALL_STATE, OutOfMemory, check_memory, explain_lack_of_memory, shared_sizes
 from gossamer.engines.planning.choice import PlanOverrides, choose_plan
 from gossamer.engines.planning.workers import number_of_workers
@@ -22,6 +23,7 @@ __all__ = [
     "Trace",
     "check_memory",
     "choose_plan",
+    "engine_of",
     "explain_lack_of_memory",
     "no_onednn",
     "number_of_workers",

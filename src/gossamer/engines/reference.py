@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gossamer.errors import ExperimentError
 from gossamer.methods import Operator
 from gossamer.training import Client, Delivery, Training
 
@@ -26,6 +27,8 @@ class Reference:
     """Runs clients that know nothing of each other but their letters."""
 
     def __init__(self, training: Training, trace: Trace = on_time) -> None:
+        if training.in_turn:
+            raise ExperimentError("order: the reference engine takes all clients together")
         self.training = training
         self.clients = [Client(number, training) for number in range(len(training.batches.client_rows))]
         self.trace = trace

@@ -1,5 +1,7 @@
 """Whether a method can run on a graph; checked before a run starts."""
 
+import torch
+
 from gossamer.errors import ExperimentError
 from gossamer.graphs import Network
 from gossamer.methods import METHODS, Method, Need, Operator, Setting, bind, traits_of
@@ -59,4 +61,15 @@ def check_compatibility(method: Method, network: Network) -> None:
         raise ExperimentError(
             f"method '{name}' cannot run on graph '{network.name}': it {lack}. "
             f"Methods that can: {', '.join(would_do) or 'none of the built-in ones'}."
+        )
+
+
+def check_in_turn(method: Method) -> None:
+    """Refuse a method whose clients cannot be taken in turn: the state must hold all that a client has sent."""
+    traits, state = traits_of(method), method.init(torch.zeros(2))
+    plain = method.sends == {"x": "average"} and "x" in state and traits.gossip_steps == 1
+    if not plain or traits.codec or traits.opening or traits.shares_loss:
+        raise ExperimentError(
+            f'order: method {type(method).__name__} cannot take its clients in turn: it should send one model, "x", '
+            "that is averaged once a round. Leave order out."
         )

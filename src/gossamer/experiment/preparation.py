@@ -23,7 +23,7 @@ from gossamer.data import (
     summarise,
 )
 from gossamer.errors import ExperimentError
-from gossamer.experiment.compatibility import check_compatibility, unmet_assumptions
+from gossamer.experiment.compatibility import check_compatibility, check_in_turn, unmet_assumptions
 from gossamer.experiment.schema import Experiment
 from gossamer.graphs import make_network
 from gossamer.methods import Setting, bind, traits_of
@@ -76,6 +76,8 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> PreparedExp
     setting = Setting(network.has_server, tuple(tuple(s) for s in model.shapes), equal_steps=least == most)
     method = bind(experiment.method, setting)
     traits = traits_of(method)
+    if experiment.order == "in-turn":
+        check_in_turn(method)
     if traits.refuse is not None and (reason := traits.refuse(experiment.lr, int(network.hears(0).max()))):
         raise ExperimentError(f"lr: {reason}")
     if traits.needs_equal_steps and least < most:
@@ -97,6 +99,7 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> PreparedExp
         clip=experiment.clip,
         seed=experiment.seed,
         metric=experiment.metric,
+        in_turn=experiment.order == "in-turn",
     )
     summary = summarise(client_rows, dataset.train.targets.cpu().numpy(), dataset.classes)
     notes = [

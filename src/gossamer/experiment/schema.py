@@ -140,6 +140,10 @@ class Experiment(Checked):
     lr_decay: float = Field(0.998, gt=0, le=1, description="factor on the learning rate after every round")
     weight_decay: float = Field(5e-4, ge=0, allow_inf_nan=False, description="L2 coefficient, added to the gradient")
     clip: Annotated[float | None, Off] = Field(None, gt=0, description="largest norm of a gradient; off by default")
+    order: Literal["together", "in-turn"] = Field(
+        "together",
+        description="all clients train, then mix; or each in turn mixes what the others have by then, and trains",
+    )
     seed: int = Field(0, ge=0, lt=2**63, description="key of every random draw")
     dtype: Literal["float32", "float64"] = Field("float32", description="numbers that models are made of")
     device: str = Field("cpu", description="where tensors live: cpu, cuda, cuda:1, ...")

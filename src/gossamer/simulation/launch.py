@@ -11,9 +11,9 @@ from gossamer.engines import (
     SMALL_STATE,
     ExecutionPlan,
     PlanOverrides,
-    Stacked,
     check_memory,
     choose_plan,
+    engine_of,
     explain_lack_of_memory,
     no_onednn,
     number_of_workers,
@@ -145,7 +145,7 @@ def _launch(experiment: Experiment, path: Path | None, resumes: bool, observers:
         for difference in _not_as_asked(training, experiment, options, chosen):
             observer.note(difference)
         with explain_lack_of_memory(training, group.size):
-            engine = Stacked(training, chosen, group, spill, small_state)
+            engine = engine_of(training)(training, chosen, group, spill, small_state)
         folder, locked, restores = None, nullcontext(), False
         if path is not None:
             group.barrier()  # nothing is written before every worker has its memory

@@ -32,6 +32,8 @@ class Training:
     seed: int
     #: The experiment's own metric of outputs and targets.
     metric: Callable[[Any, Tensor], Any] | None = None
+    #: Whether clients mix and train one after the other, and not all at once.
+    in_turn: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "traits", traits_of(self.method))

@@ -26,10 +26,16 @@ def number_of_workers(
         size = int(os.environ["WORLD_SIZE"])
         if wanted is not None and wanted != size:
             raise ExperimentError(f"workers: the launcher started {size} of them; leave --workers out (got {wanted})")
+        if training.in_turn and size > 1:
+            raise ExperimentError(f"order: clients that take turns need one worker; the launcher started {size}")
         if size > clients:
             raise ExperimentError(f"workers: {size} for {clients} clients; start at most one for each client")
         return size
     number = wanted if wanted is not None else _workers_of_environment()
+    if training.in_turn:
+        if wanted is not None and wanted > 1:
+            note(f"{wanted} workers: the clients take turns, so one has all of them")
+        return 1
     if number is None:
         if not on_cpu or not can_fork():
             return 1

@@ -268,6 +268,8 @@ def _check_method(experiment: Experiment) -> None:
         name = next((n for n, maker in METHODS.items() if type(experiment.method) is maker), type(method).__name__)
         instead = f": take '{WITHOUT_SERVER[name]}'" if name in WITHOUT_SERVER else ""
         raise RosterError(f"method '{name}' needs a server, and peers have none{instead}")
+    if experiment.order != "together":
+        raise RosterError(f"order: peers all train at once; '{experiment.order}' is for simulations")
     network = make_network(experiment.graph_or_default, experiment.clients, experiment.seed)
     if network.has_server:
         raise RosterError(f"graph '{network.name}' has a server, and peers have none: take 'ring' or 'exponential'")
