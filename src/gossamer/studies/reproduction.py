@@ -7,7 +7,6 @@ its conclusions, each as a comparison of cells that can be checked. A cell is a 
 import csv
 import json
 import math
-import os
 import signal
 import threading
 import time
@@ -22,7 +21,7 @@ from gossamer.experiment import experiment_from, read_toml
 from gossamer.runs.files import make_folder, write_text
 from gossamer.runs.folder import ENVIRONMENT, EXPERIMENT
 from gossamer.runs.record import RunRecord, read_run
-from gossamer.simulation import Interrupted, Observer, Options
+from gossamer.simulation import Interrupted, Observer, Options, RoundRecord
 from gossamer.studies.execution import has_ended, plan, run_once
 from gossamer.studies.results import Difference, Measure, StudyRun, VariantResult
 from gossamer.studies.study import Study
@@ -259,38 +258,29 @@ def reproduce(
             if over():
                 break
             try:
-                run_once(run, observe, options)
+                run_once(run, lambda run: [*observe(run), *deadline], options)
             except Interrupted:
                 if not over():
                     raise
         return [run for run in runs if not has_ended(run, options)]
 
-    with _deadline(budget):
-        left = sitting(study)
-        if not left and (more := then()) is not None:
-            left = sitting(more)
+    deadline = [] if budget is None else [_Deadline(over)]
+    left = sitting(study)
+    if not left and (more := then()) is not None:
+        left = sitting(more)
     return left
 
 
-class _deadline:
-    """Sends this process SIGTERM after so many minutes: a run ends after its round; between runs nothing happens."""
+class _Deadline(Observer):
+    """Interrupts the run that is under way after its round, as a signal from outside would, once the time is over."""
 
-    def __init__(self, minutes: float | None) -> None:
-        self._minutes = minutes
+    def __init__(self, over: Callable[[], bool]) -> None:
+        self._over = over
 
-    def __enter__(self) -> None:
-        if self._minutes is None or threading.current_thread() is not threading.main_thread():
-            self._timer = None
-            return
-        self._before = signal.signal(signal.SIGTERM, lambda *_: None)
-        self._timer = threading.Timer(60 * self._minutes, os.kill, (os.getpid(), signal.SIGTERM))
-        self._timer.daemon = True
-        self._timer.start()
-
-    def __exit__(self, *_: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            signal.signal(signal.SIGTERM, self._before)
+    def round(self, record: RoundRecord) -> bool:
+        if self._over() and threading.current_thread() is threading.main_thread():
+            signal.raise_signal(signal.SIGTERM)
+        return False
 
 
 def read_folders(paper: PaperStudy, folder: Path) -> dict[str, VariantResult]:
