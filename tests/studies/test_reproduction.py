@@ -107,7 +107,6 @@ def test_unknown_names_and_cells_say_what_there_is(tmp_path: Path) -> None:
 def test_a_budget_ends_the_run_under_way_and_the_next_sitting_goes_on(tmp_path: Path) -> None:
     paper = load_paper("check-digits")
     study = paper.chosen(["FedSAM"], 1, quick=False)
-    started = time.monotonic()
 
     class Slow(simulation.Observer):
         def round(self, record: object) -> bool:
@@ -116,7 +115,6 @@ def test_a_budget_ends_the_run_under_way_and_the_next_sitting_goes_on(tmp_path: 
 
     left = reproduce(study, tmp_path, budget=0.01, observe=lambda run: [Slow()], workers=1, step="eager")
     assert left
-    assert time.monotonic() - started < 60
     assert not reproduce(study, tmp_path, workers=1, step="eager")
 
 

@@ -1,12 +1,25 @@
 """The tables of a comparison in Markdown, LaTeX and CSV."""
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from gossamer.pages.tables import Cell, latex_text, pivot_sheet, sheets, to_latex, to_markdown, write_tables
+from gossamer.pages.tables import (
+    LATEX,
+    Cell,
+    Column,
+    latex_head,
+    latex_text,
+    pivot_sheet,
+    sheets,
+    to_latex,
+    to_markdown,
+    write_tables,
+)
 from gossamer.studies import Comparison, VariantResult
 from records import NINETY, comparison, record
 
@@ -33,6 +46,7 @@ def check_latex(text: str) -> list[list[list[str]]]:
     assert not stack
     known = {"begin", "end", "centering", "caption", "toprule", "midrule", "bottomrule", "textbf", "textbackslash"}
     known |= {"textasciicircum", "textasciitilde", "pm", "geq", "leq", "cdot", "rho", "alpha"}
+    bare = re.sub(r"\\begin\{tabular\}\[b\]\{@\{\}r@\{\}\}(.*?)\\end\{tabular\}", r"\1", bare)  # a head in two lines
     assert set(re.findall(r"\\([a-zA-Z]+)", bare)) <= known
     tables = []
     for columns, body in re.findall(r"\\begin\{tabular\}\{([lr]+)\}(.*?)\\end\{tabular\}", bare, re.DOTALL):
@@ -55,6 +69,27 @@ def test_latex_has_the_best_in_bold_and_every_sign_escaped() -> None:
     assert target[2][1] == "$>$ 2 (1 of 2)"
     assert difference[1][-2:] == [r"$-$15.50 $\pm$ 18.50", "no"]
     assert latex_text("[ρ]") == r"{[}$\rho$]"
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex with booktabs")
+def test_latex_compiles(tmp_path: Path) -> None:
+    signs = "".join(latex for latex in LATEX if latex not in "[*")
+    named = {**TWO_SEEDS, f"[{signs}": TWO_SEEDS["plain"], "*²‖é": TWO_SEEDS["plain"]}
+    write_tables(comparison(named, (NINETY,), "plain"), tmp_path, f"every sign: {signs}")
+    (tmp_path / "paper.tex").write_text(
+        r"\documentclass{article}\usepackage[utf8]{inputenc}\usepackage{booktabs}"
+        r"\begin{document}\input{table}\end{document}"
+    )
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=120)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert (tmp_path / "paper.pdf").stat().st_size > 10_000
+
+
+def test_heads_of_numbers_are_in_two_lines_in_latex() -> None:
+    head = Column("sent in all by a client", [Cell("13.3 MB")])
+    assert latex_head(head) == r"\begin{tabular}[b]{@{}r@{}}sent in all \\ by a client\end{tabular}"
+    assert latex_head(Column("rounds", [Cell("13")])) == "rounds"
 
 
 def test_one_seed_has_no_spread_in_any_file(tmp_path: Path) -> None:

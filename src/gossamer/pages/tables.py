@@ -1,6 +1,7 @@
 """The tables of a comparison: what they hold, and their files in CSV, Markdown and LaTeX."""
 
 import math
+import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -32,6 +33,10 @@ class Column(NamedTuple):
     cells: list[Cell]
     #: Text stands on the left, numbers on the right.
     is_text: bool = False
+
+    @property
+    def texts(self) -> list[str]:
+        return [cell.text for cell in self.cells]
 
 
 class Sheet(NamedTuple):
@@ -179,6 +184,16 @@ def plain_column(head: str, cells: Iterable[str], is_text: bool = False) -> Colu
     return Column(head, [Cell(text) for text in cells], is_text)
 
 
+def head_lines(column: Column) -> list[str]:
+    """The head of a column of numbers, in at most two lines."""
+    narrow = max(map(len, [*column.head.split(), *column.texts]))
+    return next(
+        lines
+        for width in range(narrow, narrow + len(column.head))
+        if len(lines := textwrap.wrap(column.head, width)) < 3
+    )
+
+
 def marked(comparison: Comparison, cells: Sequence[str], means: Sequence[float], direction: str | None) -> list[Cell]:
     """Cells in which the best of all variants with the same test samples is marked."""
     samples = [tuple(sorted(variant.test_sets)) for variant in comparison.variants.values()]
@@ -299,7 +314,10 @@ def greek(letter: str) -> str:
 LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "_": r"\_", "%": r"\%",
     "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"$<$", ">": r"$>$", "±": r"$\pm$", "≥": r"$\geq$",
-    "≤": r"$\leq$", "−": r"$-$", "–": "--", "·": r"$\cdot$", "×": r"$\times$", "∞": r"$\infty$", "|": r"$|$", '"': "''",
+    "≤": r"$\leq$", "−": r"$-$", "–": "--", "·": r"$\cdot$", "×": r"$\times$", "∞": r"$\infty$", "|": r"$|$",
+    "∇": r"$\nabla$", "∂": r"$\partial$", "‖": r"$\|$", "√": r"$\surd$", "≈": r"$\approx$", "≠": r"$\neq$",
+    "∈": r"$\in$", "→": r"$\to$", "∑": r"$\sum$", "′": r"$'$", "ϵ": r"$\epsilon$", "ϕ": r"$\phi$", "ℓ": r"$\ell$",
+    '"': "''",
     "[": "{[}", "*": "{*}",  # either would belong to the end of the row before
     **{letter: f"$\\{greek(letter)}$" for letter in "αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΦΨΩ"},
 }  # fmt: skip
@@ -315,6 +333,13 @@ def latex_text(text: str) -> str:
     return escaped.replace(r" \%", r"~\%")
 
 
+def latex_head(column: Column) -> str:
+    """The head of a column; that of numbers in two lines if it is wider than they are."""
+    lines = [column.head] if column.is_text else head_lines(column)
+    shown = r" \\ ".join(map(latex_text, lines))
+    return shown if len(lines) == 1 else rf"\begin{{tabular}}[b]{{@{{}}r@{{}}}}{shown}\end{{tabular}}"
+
+
 def to_latex(made: Sequence[Sheet]) -> str:
     """Tables in LaTeX with the rules of booktabs, the best of a column in bold, for `\\input` in a document."""
     lines = [r"% Needs \usepackage{booktabs}; with \usepackage[utf8]{inputenc} for labels that are not ASCII."]
@@ -323,7 +348,7 @@ def to_latex(made: Sequence[Sheet]) -> str:
         caption = " ".join(f"{text.rstrip('.')}." for text in (sheet.title, *sheet.notes) if text)
         lines += [r"\begin{table}", r"  \centering", *([rf"  \caption{{{latex_text(caption)}}}"] if caption else [])]
         lines += [rf"  \begin{{tabular}}{{{''.join('l' if column.is_text else 'r' for column in sheet.columns)}}}"]
-        lines += [r"    \toprule", rf"    {' & '.join(latex_text(column.head) for column in sheet.columns)} \\"]
+        lines += [r"    \toprule", rf"    {' & '.join(map(latex_head, sheet.columns))} \\"]
         lines += [r"    \midrule"]
         lines += [
             rf"    {' & '.join(map(bold, row))} \\"

@@ -19,6 +19,16 @@ def size(count: float) -> str:
     return amount(count, unit="B")
 
 
+def significant(value: float, digits: int = 3) -> str:
+    """A number to so many digits, in powers of ten only from a million on.
+
+    >>> significant(0.01234), significant(1234.5), significant(99.6, 2), significant(2.5e8)
+    ('0.0123', '1230', '100', '2.5e+08')
+    """
+    text = f"{value:.{digits}g}"
+    return f"{float(text):.0f}" if "e+" in text and abs(value) < 1e6 else text
+
+
 def percent(value: float | None, spread: float | None = None) -> str:
     """An accuracy in percent, with its spread if given.
 
@@ -27,12 +37,12 @@ def percent(value: float | None, spread: float | None = None) -> str:
     """
     if value is None or value != value:
         return "–"
-    return f"{100 * value:.1f}{_plus_minus(spread, 100, '.1f')} %"
+    return f"{100 * value:.1f}{'' if spread is None or spread != spread else f' ± {100 * spread:.1f}'} %"
 
 
 def number(value: float | None, spread: float | None = None) -> str:
     """A measured number, to three digits, with its spread if given."""
-    return "–" if value is None or value != value else f"{value:.3g}{_plus_minus(spread, 1, '.2g')}"
+    return "–" if value is None or value != value else f"{significant(value)}{_plus_minus(spread)}"
 
 
 def score_text(key: str, value: float | None, spread: float | None = None) -> str:
@@ -43,16 +53,16 @@ def score_text(key: str, value: float | None, spread: float | None = None) -> st
 def amount(value: float, spread: float | None = None, unit: str = "") -> str:
     """A count with the prefix of its unit, to three digits, with its spread if given.
 
-    >>> amount(48_000, 1_200), amount(5_300_000_000, unit="B"), amount(12)
-    ('48 ± 1.2 k', '5.3 GB', '12')
+    >>> amount(48_000, 1_200), amount(5_300_000_000, unit="B"), amount(12), amount(999_900, 99_800)
+    ('48 ± 1.2 k', '5.3 GB', '12', '1 ± 0.1 M')
     """
     if value != value:
         return "–"
-    power = max(0, min(4, (len(str(int(abs(value)))) - 1) // 3))
+    power = max(0, min(4, (len(str(int(float(f"{abs(value):.3g}")))) - 1) // 3))  # 999,900 is 1 M
     factor, prefix = 1000**-power, ("", "k", "M", "G", "T")[power]
-    return f"{factor * value:.3g}{_plus_minus(spread, factor, '.2g')} {prefix}{unit}".rstrip()
+    return f"{significant(factor * value)}{_plus_minus(spread, factor)} {prefix}{unit}".rstrip()
 
 
-def _plus_minus(spread: float | None, factor: float, digits: str) -> str:
+def _plus_minus(spread: float | None, factor: float = 1.0) -> str:
     """A spread behind its number; of a single seed there is none."""
-    return "" if spread is None or spread != spread else f" ± {factor * spread:{digits}}"
+    return "" if spread is None or spread != spread else f" ± {significant(factor * spread, 2)}"

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from gossamer.experiment import Experiment
-from gossamer.pages.tables import Column, Sheet, seeds_words, sheets
+from gossamer.pages.tables import Column, Sheet, head_lines, seeds_words, sheets
 from gossamer.studies import COMPARISON, DEFAULT_SWEEP, Comparison, Study, part_label
 from gossamer.system.words import counted
 from gossamer.terminal import console
@@ -59,7 +59,7 @@ def sheet_table(sheet: Sheet, width: int, elsewhere: str) -> Table:
 def needed_width(columns: Sequence[Column]) -> int:
     """Characters of a table whose labels may be folded and whose numbers may not."""
     widths = [
-        label_width(column) if column.is_text else max(map(len, [*head_lines(column), *_texts(column)]))
+        label_width(column) if column.is_text else max(map(len, [*head_lines(column), *column.texts]))
         for column in columns
     ]
     return 2 + sum(widths) + 2 * (len(widths) - 1)
@@ -67,26 +67,18 @@ def needed_width(columns: Sequence[Column]) -> int:
 
 def label_width(column: Column) -> int:
     """Characters that a column of labels has at least."""
-    return max(*map(len, label_head(column)), min(SHORT_LABEL, max(map(len, _texts(column)))))
+    return max(*map(len, label_head(column)), min(SHORT_LABEL, max(map(len, column.texts))))
 
 
 def label_head(column: Column) -> list[str]:
-    """The head of a column of labels; a long dotted key is broken at its dots."""
-    return column.head.replace(".", ".\n").split("\n") if len(column.head) > SHORT_LABEL else [column.head]
-
-
-def head_lines(column: Column) -> list[str]:
-    """The head of a column of numbers, in at most two lines."""
-    narrow = max(map(len, [*column.head.split(), *_texts(column)]))
-    return next(
-        lines
-        for width in range(narrow, narrow + len(column.head))
-        if len(lines := textwrap.wrap(column.head, width)) < 3
-    )
-
-
-def _texts(column: Column) -> list[str]:
-    return [cell.text for cell in column.cells]
+    """The head of a column of labels; a long one is broken at its spaces, and a dotted key at its dots."""
+    if len(column.head) <= SHORT_LABEL:
+        return [column.head]
+    return [
+        line
+        for part in column.head.replace(".", ".\n").split("\n")
+        for line in textwrap.wrap(part, SHORT_LABEL, break_long_words=False)
+    ]
 
 
 def comparison_title(study: Study, comparison: Comparison) -> str:
