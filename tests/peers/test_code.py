@@ -12,6 +12,7 @@ from attacker import experiment, until
 from forked import Forked
 from gossamer import Experiment
 from gossamer.errors import ExperimentError
+from gossamer.peers import peer as peer_module
 from gossamer.peers.identity.code import code_digests, different_parts
 from gossamer.peers.identity.kit import open_kit
 from gossamer.peers.progress import VERSION
@@ -119,6 +120,24 @@ def test_peers_with_different_code_end_with_the_name_of_the_part(lab: str, tmp_p
         assert not (kits[0] / "run/metrics.jsonl").exists()
     finally:
         alice.kill()
+
+
+def test_a_run_that_goes_on_with_other_code_or_another_version_says_so(
+    lab: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kits = make_kits(tmp_path, described(lab))
+    log = kits[0] / "run/log.jsonl"
+
+    def started() -> str:
+        (peer,) = make_peers(kits[:1])
+        peer._lock.release()
+        return log.read_text() if log.exists() else ""
+
+    assert "changed" not in started() + started()
+    write(tmp_path / "alice", lab, factor=2.0)
+    assert f"this run was begun with other code of 'method {lab}:Mine'" in started()
+    monkeypatch.setattr(peer_module, "VERSION", "9.9")
+    assert f"this run was begun with version {VERSION} of Gossamer, now 9.9" in started()
 
 
 def test_check_names_the_part_too(lab: str, tmp_path: Path) -> None:

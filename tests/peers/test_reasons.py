@@ -80,8 +80,10 @@ NOW = datetime.now(UTC).replace(microsecond=0)
     ids=["expired", "a clock is wrong", "wrong name", "another network"],
 )
 def test_a_certificate_is_the_reason(
-    issued: dict[str, Any] | None, kind: str, reason: str, kits: list[Path], tmp_path: Path
-) -> None:
+    issued: dict[str, Any] | None, kind: str, reason: str, kits: list[Path], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(neighbours, "REMIND", 0.1)
     first, second = make_peers(kits)
     authority = kits[0].parent / "authority"
     if issued is None:
@@ -97,6 +99,9 @@ def test_a_certificate_is_the_reason(
         try:
             line = await until(lambda: event(kits[0], kind))
             assert reason in line["reason"]
+            hint = (await until(lambda: event(kits[0], "waiting")))["hint"]
+            assert ("network renew" if kind == "certificate refused" else "the same 'gossamer network create'") in hint
+            assert "start it again" not in hint
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)

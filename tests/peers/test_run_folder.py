@@ -13,9 +13,12 @@ import torch
 
 from attacker import experiment
 from gossamer.errors import GossamerError, RunFolderError
+from gossamer.peers import neighbours, report
 from gossamer.peers.peer import Peer
 from gossamer.peers.replay import replay_kits
 from gossamer.peers.store.journal import Journal
+from gossamer.peers.store.letters import Draft
+from gossamer.peers.wire.service import Service
 from networks import SECONDS, make_kits, make_peers, replayed, run_together, traces_of
 
 PUT_BACK = "Put back a copy of this folder"
@@ -218,3 +221,122 @@ def test_an_older_copy_of_the_run_folder_is_refused_with_what_to_do(method: str,
 
     asyncio.run(asyncio.wait_for(run(), SECONDS))
     assert peers[0].progress.done == 12
+
+
+@pytest.mark.parametrize("which", ["waits", "goes on", "pushes"])
+def test_a_finished_peer_that_is_started_again_ends_at_once(
+    which: str, networks: dict[str, list[Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All others have finished and are gone: nobody is left to acknowledge anything."""
+    monkeypatch.setattr(neighbours, "GRACE", 0.1)
+    (peer, *others) = make_peers(copy(networks, which, tmp_path))
+    release(others)
+    asyncio.run(asyncio.wait_for(peer.run(), 5))
+    assert "no other peer needs this one" in (peer.folder / "log.jsonl").read_text().splitlines()[-1]
+
+
+def test_a_finished_peer_that_was_killed_does_not_stay_for_good(
+    networks: dict[str, list[Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others have finished and are gone, and it was killed before it knew that they have its last letters."""
+    monkeypatch.setattr(neighbours, "GRACE", 0.1)
+    monkeypatch.setattr(neighbours, "NEEDED", 0.01)
+    (peer, *others) = make_peers(copy(networks, "waits", tmp_path))
+    release(others)
+    (peer.folder / "over").unlink()
+    asyncio.run(asyncio.wait_for(peer.run(), 20))
+    last = json.loads((peer.folder / "log.jsonl").read_text().splitlines()[-1])
+    assert (last["event"], last["for_peers"]) == ("left", ["p1", "p2"])
+    assert not (peer.folder / "over").exists()  # started again, it offers its letters again
+
+
+def test_letters_of_an_earlier_version_of_the_program_and_of_the_users_code_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All peers were stopped, brought up to date and started again: letters that wait in the outbox go on as new."""
+    kits = make_kits(tmp_path, experiment("dfedavg", clients=2).but(rounds=3))
+    peers = make_peers(kits)
+    first, deliver = peers[1].service, Service.deliver
+
+    async def held(self: Service, *call: Any) -> Any:
+        if self is first:
+            await asyncio.sleep(SECONDS)
+        return await deliver(self, *call)
+
+    monkeypatch.setattr(Service, "deliver", held)
+
+    async def until_one_is_ahead() -> None:
+        running = [asyncio.create_task(peer.run()) for peer in peers]
+        while peers[0].progress.done < 1:
+            await asyncio.sleep(0.01)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    asyncio.run(until_one_is_ahead())
+    peers = make_peers(kits)
+    for peer in peers:
+        peer.progress.version, peer.progress.code = "9.9", {"method lab:Mine": "0123"}
+    run_together(peers)
+    assert [peer.progress.done for peer in peers] == [3, 3]
+
+
+def test_a_peer_whose_run_folder_is_moved_while_it_waits_ends_with_a_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbours, "REMIND", 0.1)
+    kits = make_kits(tmp_path, experiment("dfedavg", clients=2))
+    (peer,) = make_peers(kits[:1])
+
+    async def run() -> None:
+        running = asyncio.create_task(peer.run())
+        while peer.progress.doing != "waiting":
+            await asyncio.sleep(0.01)
+        (kits[0] / "run").rename(tmp_path / "elsewhere")
+        await asyncio.wait_for(running, SECONDS)
+
+    with pytest.raises(RunFolderError, match=r"log\.jsonl: cannot be written: No such file"):
+        asyncio.run(run())
+
+
+def test_a_full_disk_does_not_end_a_peer_that_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its log is shown, its neighbours are told why, and it goes on when there is space again."""
+    monkeypatch.setattr(neighbours, "REMIND", 0.1)
+    kits = make_kits(tmp_path, experiment("dfedavg", clients=2).but(rounds=3))
+    peers, shown = make_peers(kits), []
+    peers[0].report._watch = shown.append
+    append, keep, full = report.append_line, Draft.keep, [False]
+
+    def no_line(path: Path, line: str) -> None:
+        if full[0] and path.name == "log.jsonl" and path.parent == peers[0].folder:
+            raise RunFolderError(f"{path}: cannot be written: No space left on device")
+        append(path, line)
+
+    def no_letter(self: Draft, sync: bool = False) -> None:
+        if full[0] and peers[0].folder in self.aside.parents:
+            raise RunFolderError("cannot be written: No space left on device")
+        keep(self, sync)
+
+    monkeypatch.setattr(report, "append_line", no_line)
+    monkeypatch.setattr(Draft, "keep", no_letter)
+
+    async def run() -> None:
+        running = [asyncio.create_task(peers[0].run())]
+        while peers[0].progress.doing != "waiting":
+            await asyncio.sleep(0.01)
+        full[0] = True
+        running.append(asyncio.create_task(peers[1].run()))
+        while (
+            not [line for line in shown if line["event"] == "waiting"] or not peers[1].neighbours.links[0].last_verdict
+        ):
+            assert not any(task.done() for task in running)
+            await asyncio.sleep(0.01)
+        assert peers[1].neighbours.links[0].last_verdict == "cannot be stored now"
+        full[0] = False
+        await asyncio.gather(*running)
+
+    asyncio.run(asyncio.wait_for(run(), SECONDS))
+    assert not [record for record in caplog.records if record.name == "asyncio"]
+    assert "cannot store" in {line["event"] for line in shown}

@@ -149,16 +149,10 @@ class Gossip:
             self.neighbours.post(wire.MASS, parcel.through, path, [receiver])
 
     def _header(self, kind: int, step: int, base: int = 0) -> wire.Header:
-        return wire.Header(
-            network=self.progress.network,
-            version=self.progress.version,
-            code=self.progress.code_digest,
-            process=self.progress.process,
-            kind=kind,  # type: ignore[arg-type]
-            step=step,
-            base=base,
-            losses=self.losses.to_wire(),
-        )
+        header = self.progress.header()
+        about = wire.Header(kind=kind, step=step, base=base, losses=self.losses.to_wire())  # type: ignore[arg-type]
+        header.MergeFrom(about)
+        return header
 
     def _mix(
         self,

@@ -19,13 +19,23 @@ from gossamer.peers.store.mailbox import Mailbox
 from gossamer.peers.wire import wire_pb2 as wire
 from gossamer.peers.wire.faults import Faults
 from gossamer.peers.wire.links import NOBODY, Link
-from gossamer.peers.wire.probe import ABSENT
+from gossamer.peers.wire.probe import ABSENT, NOT_OF_THIS_NETWORK, REFUSED
 
+#: What an operator can do about a peer that is waited for, by why it cannot be met.
+ANSWERS = "it answers"
+HINTS = {
+    ABSENT: "start it again, with its kit and run folder; if it is gone for good, create the network anew without it",
+    REFUSED: "'gossamer network check' says which certificate is not valid, 'gossamer network renew' makes a new one",
+    NOT_OF_THIS_NETWORK: "give every peer the kit of the same 'gossamer network create'",
+    ANSWERS: "'gossamer network watch' says what it does, and for whom it waits itself",
+}
 #: Seconds until the first log line about a neighbour that is waited for; each next one comes after twice the time, or
 #: after this much more.
 REMIND, LONGEST_REMIND = 10.0, 600.0
 #: Seconds that a finished peer stays for neighbours that can no longer be reached.
 GRACE = 3.0
+#: By how much longer it stays where they cannot finish without its last letters.
+NEEDED = 60
 #: Seconds in which another neighbour may accept a letter after one has refused it, before the peer gives up.
 DOUBT = 1.0
 #: The most starts that a neighbour may know of and this peer's run folder may not.
@@ -68,7 +78,7 @@ class Neighbours:
         self._accepts: dict[int, bool] = {}  # whether each accepted the last letter that it answered
         self._failure: asyncio.Future[None] | None = None
         self._probes: dict[int, asyncio.Task[None]] = {}
-        self._reminding: asyncio.Task[None] | None = None
+        self._reminding: asyncio.Task[None] | None = None  # its failure is that of the peer
 
     async def run(self) -> None:
         """Send the letters that are posted, for as long as this peer runs; ends only with an error."""
@@ -150,14 +160,18 @@ class Neighbours:
 
     async def _remind(self, step: int, missing: list[int], seconds: float) -> None:
         """Log for whom this peer waits, how long already, why, and what an operator can do."""
-        reasons = await asyncio.gather(*(self._meet(self.links[j]) for j in missing))
-        why = {self._name(j): "it answers, and is not that far" if r is None else f"{r[0]}: {r[1]}"
-               for j, r in zip(missing, reasons, strict=True)}  # fmt: skip
-        self._check_agreement()
-        hint = "start it again, with its kit and run folder; if it is gone for good, create the network anew without it"
-        self._log(
-            "waiting", step=step, seconds=round(seconds, 1), for_peers=why, **({"hint": hint} if self._waits else {})
-        )
+        try:
+            reasons = await asyncio.gather(*(self._meet(self.links[j]) for j in missing))
+            why, hints = {}, set()
+            for j, reason in zip(missing, reasons, strict=True):
+                kind, text = reason or (ANSWERS, self.links[j].last_verdict or "it is not that far")
+                why[self._name(j)] = f"{kind}: {text}"
+                hints.add(HINTS[kind])
+            self._check_agreement()
+            advice = {"hint": "; ".join(sorted(hints))} if self._waits else {}
+            self._log("waiting", step=step, seconds=round(seconds, 1), for_peers=why, **advice)
+        except GossamerError as error:  # nobody waits for this task
+            self._give_up(error)
 
     async def _probe(self, link: Link) -> None:
         """Greet a silent neighbour: a peer that sends it nothing would not notice that it is unreachable."""
@@ -247,24 +261,33 @@ class Neighbours:
             self.links[sender].finished = hello.finished
             self.links[sender].wake()
 
-    async def stay(self) -> None:
-        """Stay until no other peer needs letters of this one."""
+    async def stay(self) -> bool:
+        """Stay until no other peer needs letters of this one; return whether all of them have finished."""
+        began = time.monotonic()
         await asyncio.gather(*map(self._still_needs_us, self.links.values()))
-        ends = time.monotonic() + max(self._patience, GRACE)
-        if behind := [link.member.name for link in self.links.values() if not link.finished]:
-            self._log("staying", for_peers=behind, for_unreachable_at_most=max(self._patience, GRACE),
+        if behind := [link for link in self.links.values() if not link.finished]:
+            self._log("staying", for_peers=[link.member.name for link in behind],
+                      for_unreachable_at_most=max(map(self._longest_stay, behind)),
                       reason="they have not finished, and may need the last letters of this peer")  # fmt: skip
-        while time.monotonic() < ends:
-            needy = False
-            for link in self.links.values():
-                needs = bool(link.waiting) or (not link.finished and await self._still_needs_us(link))
-                # Where no step is mixed without them, the last letters stay until they are acknowledged.
-                if needs and (link.reachable or (self._waits and link.waiting and not link.refuses)):
-                    ends = time.monotonic() + max(self._patience, GRACE)
-                needy = needy or (not link.finished and (bool(link.waiting) or link.down_for() < GRACE))
-            if not needy:
-                return
+        while any([await self._is_stayed_for(link, began) for link in self.links.values()]):
             await asyncio.sleep(0.2)
+        if left := [link.member.name for link in self.links.values() if link.waiting and not link.finished]:
+            self._log("left", reason="they cannot be reached, and have not acknowledged the last letters of this peer",
+                      for_peers=left, hint="start this peer again if they are started again")  # fmt: skip
+        return all(link.finished for link in self.links.values())
+
+    async def _is_stayed_for(self, link: Link, began: float) -> bool:
+        """Whether this peer, which began to stay then, stays for another one, which may need its last letters."""
+        if link.finished or not (link.waiting or await self._still_needs_us(link)) or link.finished:
+            return False
+        away = min(link.down_for(), time.monotonic() - began)
+        return away < (self._longest_stay(link) if link.waiting else GRACE)
+
+    def _longest_stay(self, link: Link) -> float:
+        """The most seconds to stay for an unreachable peer. Where no step is mixed without this one's last letters, it
+        could not finish."""
+        needed = self._waits and link.waiting and not link.refuses
+        return max(self._patience * (NEEDED if needed else 1), GRACE)
 
     async def _still_needs_us(self, link: Link) -> bool:
         """Report this peer's round to another one; return whether the other has not finished, as far as is known."""

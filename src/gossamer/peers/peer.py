@@ -28,10 +28,16 @@ from gossamer.peers.losses import Losses
 from gossamer.peers.mass import Parcel
 from gossamer.peers.message_format import MessageFormat
 from gossamer.peers.neighbours import Neighbours
-from gossamer.peers.progress import AHEAD, PeerProgress
+from gossamer.peers.progress import AHEAD, VERSION, PeerProgress
 from gossamer.peers.report import Report
 from gossamer.peers.schedule import GossipSchedule
-from gossamer.peers.store.journal import Journal, next_process_number, take_folder, with_prefix
+from gossamer.peers.store.journal import (
+    Journal,
+    changed_since_begun,
+    next_process_number,
+    take_folder,
+    with_prefix,
+)
 from gossamer.peers.store.letters import DamagedFile, Letter
 from gossamer.peers.store.mailbox import Mailbox
 from gossamer.peers.store.outbox import Outbox
@@ -69,19 +75,23 @@ class Peer:
         self.losses = Losses(self.traits, training.network, self.number)
         if not folder.exists():
             check_port(kit.member)  # so that a start in vain leaves no folder behind
-        self._lock = take_folder(folder, kit)
+        code = code_digests(kit.roster.experiment)
+        self._lock = take_folder(folder, kit, VERSION, code)
         self.progress = PeerProgress(
             network=kit.roster.digest,
             process=wire.Process(number=next_process_number(folder), token=secrets.randbits(64)),
             rounds=training.rounds,
             next_step=-self.format.open_steps,
-            code=code_digests(kit.roster.experiment),
+            code=code,
         )
         with in_user_code(f"{kit.name}, before the first round"):
             self.report = Report(kit, training, folder, watch)
         with required_file():
             self.journal = Journal(folder)
         self.journal.begin()
+        if changed := changed_since_begun(folder, VERSION, code):
+            reason = f"this run was begun with {', '.join(changed)}: a replay may give other models"
+            self.report.log("changed", reason=reason)
         self.outbox = Outbox(folder / "outbox", exchange.sync)
         self.mailbox = Mailbox(folder / "inbox")
         self.ledger = MassLedger(self.mailbox, self.format.model_dtype)
@@ -115,6 +125,10 @@ class Peer:
 
     async def run(self) -> None:
         """Run the rounds that are left, then stay for as long as neighbours may need this peer."""
+        if self.journal.over:
+            self.report.log("over", round=self.progress.done, reason="no other peer needs this one any longer")
+            self._lock.release()
+            return
         torch.set_num_threads(1)
         await self.service.start()
         self.report.log(
@@ -149,7 +163,8 @@ class Peer:
         self.progress.finished = True
         self.report.final(self.progress.done, self.method.model(self.client.state))
         self.progress.doing = "staying for the others"
-        await self.neighbours.stay()
+        if await self.neighbours.stay():
+            self.journal.end()
 
     async def _round(self, index: int) -> None:
         started = time.monotonic()
@@ -312,10 +327,10 @@ class Peer:
         """Post the letters that were not acknowledged when the last process ended."""
         for step, path in self.outbox.letters():
             if step < self.progress.next_step:  # later ones are written anew by the round that is repeated
-                self.outbox.sign(path, self.progress.process)
+                self.outbox.sign(path, self.progress.header())
                 self.neighbours.post(wire.LETTER, step, path, self.schedule.at(step).receivers)
         for receiver, path in self.outbox.parcels():
-            self.outbox.sign(path, self.progress.process)
+            self.outbox.sign(path, self.progress.header())
             self.neighbours.post(wire.MASS, self.ledger.out_edge(receiver).through, path, [receiver])
 
     def _catch_up(self) -> None:

@@ -48,6 +48,10 @@ class PeerProgress:
             heard=self.heard.get(peer),
         )  # fmt: skip
 
+    def header(self) -> wire.Header:
+        """What every letter of this process says about its sender."""
+        return wire.Header(network=self.network, version=self.version, code=self.code_digest, process=self.process)
+
     @property
     def code_digest(self) -> str:
         """One digest of all of the user's code; empty without any."""

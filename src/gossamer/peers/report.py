@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from gossamer.errors import RunFolderError
 from gossamer.measure import Evaluator, add_totals
 from gossamer.peers.identity.kit import Kit
 from gossamer.runs.files import append_line
@@ -38,12 +39,16 @@ class Report:
         self._gradients = count_gradients(training)
 
     def log(self, event: str, **details: Any) -> None:
-        """Write one line."""
+        """Write one line, and show it: also where the disk is full, which need not end the peer, and may pass."""
         line = {"time": round(time.time(), 3), "peer": self._kit.name, "event": event, **details}
-        self._rotate()
-        append_line(self._log, to_json(line))
         if self._watch is not None:
             self._watch(line)
+        self._rotate()
+        try:
+            append_line(self._log, to_json(line))
+        except RunFolderError:
+            if not self._log.parent.is_dir():  # moved or deleted: nothing can be written any more
+                raise
 
     def _rotate(self) -> None:
         """Keep a log that has grown long as the one before it."""

@@ -13,6 +13,7 @@ from filelock import FileLock, Timeout
 from torch import Tensor
 
 from gossamer.errors import GossamerError, RunFolderError
+from gossamer.peers.identity.code import different_parts
 from gossamer.peers.identity.kit import Kit
 from gossamer.peers.store.letters import DamagedFile
 from gossamer.runs.checkpoint import checkpoint_paths, drop_old, load_tensors, save_tensors
@@ -21,6 +22,8 @@ from gossamer.runs.folder import EXPERIMENT
 
 #: The file that names the peer and the network of a run folder.
 OWNER = "peer.json"
+#: Present when no other peer needs this one any longer.
+OVER = "over"
 #: More starts than any peer has.
 MOST_STARTS = 1 << 60
 #: What was mixed at a gossip step, or rounds that were skipped, or shares that were held back.
@@ -35,8 +38,11 @@ class TwoProcesses(GossamerError):
     """Two processes run with the same kit."""
 
 
-def take_folder(folder: Path, kit: Kit) -> FileLock:
-    """Create and lock a peer's run folder; refuse one of another peer or network."""
+def take_folder(folder: Path, kit: Kit, version: str, code: dict[str, str]) -> FileLock:
+    """Create and lock a peer's run folder; refuse one of another peer or network.
+
+    A new one keeps the version of Gossamer and the digests of the user's code that the run begins with.
+    """
     make_folder(folder)
     lock = FileLock(folder / ".lock")
     try:
@@ -49,7 +55,7 @@ def take_folder(folder: Path, kit: Kit) -> FileLock:
         if (folder / EXPERIMENT).exists() or (folder / OWNER).exists():
             check_owner(folder, kit.name, kit.roster.digest)
         else:
-            write_text(folder / OWNER, json.dumps(_owner(kit)) + "\n")
+            write_text(folder / OWNER, json.dumps(_owner(kit) | {"version": version, "code": code}) + "\n")
             write_text(folder / "environment.json", json.dumps({"engine": {"peer": kit.name}}) + "\n")
             write_text(folder / EXPERIMENT, kit.roster.experiment.to_toml())
     except BaseException:
@@ -81,6 +87,14 @@ def check_owner(folder: Path, name: str, digest: str) -> None:
         raise RunFolderError(
             f"{folder}: is the run of peer '{peer}', not of '{name}'. Put each run folder back in its place."
         )
+
+
+def changed_since_begun(folder: Path, version: str, code: dict[str, str]) -> list[str]:
+    """The version of Gossamer, and the parts of the user's code, that differ from those that a run was begun with."""
+    found = json.loads((folder / OWNER).read_bytes())
+    begun, parts = found.get("version"), found.get("code", {})
+    changed = [f"version {begun} of Gossamer, now {version}"] if begun != version else []
+    return changed + [f"other code of '{part}'" for part in different_parts(code, parts)]
 
 
 def next_process_number(folder: Path) -> int:
@@ -119,6 +133,7 @@ class Journal:
     """The trace and the checkpoints of a peer. Nothing is written before `begin`."""
 
     def __init__(self, folder: Path) -> None:
+        self._over = folder / OVER
         self._trace = folder / "trace.jsonl"
         self._checkpoints = folder / "checkpoints"
         text = self._trace.read_bytes() if self._trace.exists() else b""
@@ -164,6 +179,15 @@ class Journal:
         """Write a line of the trace."""
         append_line(self._trace, json.dumps(line))
         self.lines.append(line)
+
+    @property
+    def over(self) -> bool:
+        """Whether this peer has finished, and no other one needs it any longer."""
+        return self._over.exists()
+
+    def end(self) -> None:
+        """Keep that no other peer needs this one any longer: it ends at once if it is started again."""
+        write_text(self._over, "")
 
     def commit(self, round: int, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
         """Save the state after `round` rounds."""

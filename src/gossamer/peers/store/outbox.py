@@ -50,12 +50,14 @@ class Outbox:
         """The parcels of mass, with their receivers."""
         return ((int(path.stem), path) for path in self._folder.glob("*.mass"))
 
-    def sign(self, path: Path, process: wire.Process) -> None:
-        """Replace the process in a letter that an earlier process wrote."""
+    def sign(self, path: Path, sender: wire.Header) -> None:
+        """Replace what a letter that an earlier process wrote says about its sender: process, version, code."""
         letter = Letter(path)
-        if letter.header.process != process:
-            letter.header.process.CopyFrom(process)
-            letters.write(path, letter.header, letter.message, self._sync)
+        header = wire.Header()
+        header.CopyFrom(letter.header)
+        header.MergeFrom(sender)
+        if header != letter.header:
+            letters.write(path, header, letter.message, self._sync)
 
     def drop(self, before: int, keep: Collection[int]) -> None:
         """Delete the letters of steps before this one, except those to keep."""

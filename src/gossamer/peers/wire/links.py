@@ -28,6 +28,8 @@ FIRST_RETRY, LAST_RETRY = 0.05, 2.0
 VERIFIED_FOR = 60.0
 #: Seconds that a probe of the other end may take.
 PROBE = 2.0
+#: Characters of a reason of the other end that are kept.
+LONGEST = 300
 NOBODY = "nobody listens there"
 
 Message = TypeVar("Message", wire.Hello, wire.Piece, wire.Receipt, wire.Status)
@@ -66,6 +68,8 @@ class Link:
         self.sent_letters = 0
         self.failures = 0
         self.last_error = ""
+        #: Why the peer cannot take the letters that wait, as it says; empty if it takes them.
+        self.last_verdict = ""
         self.finished = False
         #: Whether the peer refused the last letter: then it is not worth waiting for its acknowledgements.
         self.refuses = False
@@ -163,6 +167,7 @@ class Link:
                 continue
             self._down_since, pause = None, FIRST_RETRY
             self.refuses = receipt.verdict == wire.REFUSED
+            self.last_verdict = receipt.reason[:LONGEST] if receipt.verdict in (wire.EARLY, wire.REFUSED) else ""
             if receipt.verdict == wire.EARLY:
                 await self._on_receipt(self, kind, step, receipt)
                 await asyncio.sleep(4 * FIRST_RETRY)
