@@ -106,8 +106,6 @@ def markdown(paper: PaperStudy, runs: Mapping[str, VariantResult]) -> str:
         lines += [f"- {said}" for said in tuned.standings(paper, runs)]
     for conclusion in paper.conclusions:
         verdict, why = paper.judge(conclusion, runs)
-        if why.startswith("not run"):
-            why = "not run"
         lines.append(f"- *{conclusion.says}*: **{verdict}** ({why})")
     return "\n".join(lines).rstrip("\n") + "\n"
 

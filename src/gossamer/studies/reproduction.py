@@ -111,7 +111,8 @@ class PaperStudy:
         wanted = set().union(*map(named, cells)) if cells else set(self.labels)
         kept = [cell for cell in self.study.cells if cell.label in wanted]
         if unknown := [text for text in cells if not named(text)]:
-            raise ExperimentError(f"cells: '{unknown[0]}' is in no label: {did_you_mean(unknown[0], self.labels)}")
+            words = dict.fromkeys(str(value) for cell in self.study.cells for value in cell.values.values())
+            raise ExperimentError(f"cells: '{unknown[0]}' is in no label: {did_you_mean(unknown[0], words)}")
         if self.tuning is not None:
             return self._of(kept, [self.tuning.seed], quick)
         return self._of(kept, seeds or (1 if quick else self.study.seeds), quick)
@@ -143,12 +144,16 @@ class PaperStudy:
         """Whether a conclusion holds: in every pair the difference over common seeds exceeds its standard error."""
         runs = self.reported(runs)
         if missing := [label for label in (conclusion.cell, *conclusion.than) if label not in runs]:
-            return Judgement("cannot be told", f"not run: {', '.join(missing)}")
+            if len(missing) == 1 + len(conclusion.than):
+                return Judgement("cannot be told", "not run")
+            some = missing[0] if len(missing) == 1 else f"{len(missing)} of its {1 + len(conclusion.than)} cells"
+            return Judgement("cannot be told", f"not run: {some}")
         one, others = runs[conclusion.cell], [runs[label] for label in conclusion.than]
         if reasons := [why for other in others if (why := self._incomparable(one, other, conclusion.measure))]:
             return Judgement("cannot be told", reasons[0])
         pairs = [Difference.between(one, other, self._advantage(conclusion.measure)) for other in others]
-        told = ", ".join(f"{pair.mean:+.2f}" for pair in pairs)
+        named = _without_common_end(conclusion.than) if len(pairs) > 1 else [""]
+        told = ", ".join(f"{name} {pair.mean:+.2f}".strip() for name, pair in zip(named, pairs, strict=True))
         unit = "points" if conclusion.measure in ("best", "last") else "rounds fewer"
         if any(pair.error is None for pair in pairs):
             way = "for it" if all(pair.mean > 0 for pair in pairs) else "against it"
@@ -186,6 +191,18 @@ class PaperStudy:
             if not reached or (len(reached) == 1 and min(mine.rounds, theirs.rounds) < reached[0]):
                 return f"{measure} % was not reached"
         return None
+
+
+def _without_common_end(labels: Sequence[str]) -> list[str]:
+    """Labels without the parts, after commas, that all of them end with.
+
+    >>> _without_common_end(["FedAvg, iid", "FedSAM, iid"])
+    ['FedAvg', 'FedSAM']
+    """
+    parts = [label.split(", ") for label in labels]
+    while min(map(len, parts)) > 1 and len({each[-1] for each in parts}) == 1:
+        parts = [each[:-1] for each in parts]
+    return [", ".join(each) for each in parts]
 
 
 def reached_in(run: RunRecord, metric: str, percent: str) -> int | None:
