@@ -36,12 +36,13 @@ from gossamer.peers.wire.links import SERVICE, Unreadable, read
 STALL = 20.0
 #: Concurrent calls of one connection.
 CALLS_AT_ONCE = 8
-#: Calls of one peer in a second, and at once after a pause. Honest peers have some tens.
-CALLS_A_SECOND, AT_ONCE = 400, 400
+#: Calls of one peer in a second, and at once after a pause, besides letters that are accepted. Honest peers make a few.
+#: Fifty take less than a tenth of a processor.
+CALLS_A_SECOND, AT_ONCE = 50, 100
 #: Bytes of letters in a second that one peer may send in vain.
 WASTED_BYTES_A_SECOND = 32 << 20
-#: Seconds that a call of a peer with too many of them waits; then it is refused.
-LONGEST_WAIT = 2.0
+#: Seconds that a call of a peer with too many of them waits to be answered, or else to be refused.
+LONGEST_WAIT, REFUSED_AFTER = 2.0, 20.0
 #: Seconds until a caller must have shown its certificate, and that a connection may stay without a call.
 HANDSHAKE, IDLE = 10.0, 300.0
 #: Connections whose first call is remembered.
@@ -69,6 +70,10 @@ class CallLimit:
         if due - now <= LONGEST_WAIT:
             self._next[sender] = due + 1 / CALLS_A_SECOND
         return due - now
+
+    def refund(self, sender: int) -> None:
+        """Do not count a call of a peer: a letter that is accepted is one of those that are waited for."""
+        self._next[sender] -= 1 / CALLS_A_SECOND
 
     def charge(self, sender: int, wasted: int) -> None:
         """Let the next call of a peer wait for the bytes of a letter that was received in vain."""
@@ -224,6 +229,7 @@ class Service:
                 raise
             draft.keep(self._kit.roster.exchange.sync)
         self.received_bytes += header.bytes
+        self._limit.refund(sender)
         await self._admission.stored(sender, header)
         return self._admission.receipt(sender, wire.ACCEPTED)
 
@@ -291,7 +297,7 @@ class Service:
             raise AssertionError("abort raises") from error
         if (wait := self._limit.wait(number)) > LONGEST_WAIT:
             self._count(number, f"flood: more than {CALLS_A_SECOND} calls a second")
-            await asyncio.sleep(LONGEST_WAIT)  # holds one of the caller's concurrent calls
+            await asyncio.sleep(REFUSED_AFTER)  # holds one of the caller's concurrent calls
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "flood")
         if wait > 0:
             await asyncio.sleep(wait)
