@@ -139,7 +139,7 @@ def test_a_folder_swapped_under_a_comparison(
     assert gossamer(*command).code == 0
     (place / "c" / "0.1-seed0").rename(place / "aside")
     (place / "c" / "0.2-seed0").rename(place / "c" / "0.1-seed0")
-    refused(*command, says=("0.1-seed0: is a run of another experiment",))
+    refused(*command, says=("0.1-seed0: is a run of another experiment (other lr)",))
 
 
 def test_values_with_commas() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -20,7 +21,7 @@ from gossamer.engines import (
     shared_sizes,
 )
 from gossamer.errors import RunFolderError
-from gossamer.experiment import Experiment, PreparedExperiment, load_experiment, prepare
+from gossamer.experiment import Experiment, PreparedExperiment, load_experiment, prepare, read_toml
 from gossamer.runs.ending import Ending
 from gossamer.runs.files import write_text
 from gossamer.runs.folder import EXPERIMENT, RunFolder, to_json
@@ -82,7 +83,9 @@ def same_experiment(folder: RunFolder, given: Experiment | None) -> Experiment:
     if given is None:
         return load_experiment(path)
     if given.to_toml() != path.read_text(encoding="utf-8"):
-        raise RunFolderError(f"{folder.path}: is a run of another experiment; see {path}")
+        there, here = read_toml(path), tomllib.loads(given.to_toml())
+        other = [key for key in {**there, **here} if there.get(key) != here.get(key)]
+        raise RunFolderError(f"{folder.path}: is a run of another experiment (other {', '.join(other)}); see {path}")
     return given
 
 
