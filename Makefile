@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run help test coverage chromium quick lint bench which-method reproduction docs report-picture clean
+.PHONY: run help test coverage chromium quick lint scripts bench which-method reproduction docs report-picture clean
 
 run: $(READY)  ## Compare five methods on a ring of 16 clients (the default).
 	$(BIN)/gossamer compare
@@ -27,10 +27,19 @@ chromium:  # A browser for the tests of pages: Debian's package, where it may be
 quick: $(READY)  ## The tests that neither start processes nor compile (under a minute).
 	$(BIN)/pytest -n 2 -m "not slow"
 
-lint: $(READY)  ## Lint, formatting and types.
+lint: $(READY) scripts  ## Lint, formatting and types; the pages' scripts where npm is present.
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+# No retries: without a network this should not take a minute.
+ESLINT := npm_config_fetch_retries=0 npm_config_prefer_offline=true npx --yes eslint@9.39.1
+
+scripts:
+	@if ! command -v npx >/dev/null; then echo "WARNING: no npm: the pages' scripts are not linted. On Debian: apt-get install npm" >&2; \
+	elif ! $(ESLINT) --version >/dev/null 2>&1; then echo "WARNING: npm cannot fetch eslint: the pages' scripts are not linted" >&2; \
+	else cd src/gossamer/pages/scripts && $(ESLINT) --no-config-lookup -c $(CURDIR)/tests/pages/eslint.config.mjs \
+		--ignore-pattern "uplot/**" . ; fi
 
 bench: $(READY)  ## Write the table of docs/benchmarks.md: Gossamer against the loop an expert would write (ten minutes, on an idle machine).
 	$(BIN)/python -m benchmarks --out docs/tables/benchmarks.md

@@ -37,6 +37,7 @@ assert.deepEqual(extent([[null]]), [0, 1]);
 assert.equal(written("percent", -0.012), "−1.2 %");
 assert.deepEqual([0.1, 0.2, 0.3, 0.05].map((x) => isRound(x, 100)), [true, true, false, true]);
 assert.ok(isRound(0.1, 1e5) && !isRound(0.2, 1e5));
+assert.deepEqual([1, 10, 1e3, 1e-3, 1e22].map((x) => isRound(x, 1e23)), [true, false, true, true, false]);
 assert.ok(isDark(blend(1)) && !isDark(blend(0.4)));
 
 // The report joins its modules into one, so that a name may be defined in one of them alone.

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from axe import violations
 from browser import Page, chromium, needs_chromium
 from gossamer.pages.report import report
 from gossamer.pages.report_verdict import verdict
@@ -52,6 +53,19 @@ def test_every_section_at_every_width_in_light_and_dark_and_on_paper(
         (place / "c" / f"osgp-seed{seed}" / "landscape-train-2d.json").write_text(json.dumps(about))
         rows = "".join(f"0,0,{1 + row / 9}\n" for row in range(9 if seed == 0 else 4))
         (place / "c" / f"osgp-seed{seed}" / "landscape-train-2d.csv").write_text(f"x,y,loss\n{rows}")
+        for model, top in (("average", 3.0 + seed), ("client 0", 9.0)):
+            keys = {
+                "round": 12,
+                "saved": "final",
+                "on": "train",
+                "sample_count": 60,
+                "rho": 0.05,
+                "seed": 0,
+                "probes": 30,
+            }
+            measured = {**keys, "model": model, "loss": 0.5, "top": [top], "trace": 20.0, "sam_sharpness": 0.1}
+            with (place / "c" / f"osgp-seed{seed}" / "sharpness.jsonl").open("a") as lines:
+                lines.write(json.dumps(measured) + "\n" + ('{"model": "ave' if model == "client 0" else ""))
     assert gossamer("report", "c").code == 0
     file = place / "c" / "report.html"
     for width in (390, 1280):
@@ -63,6 +77,10 @@ def test_every_section_at_every_width_in_light_and_dark_and_on_paper(
             assert page.run("document.querySelectorAll('.chart canvas').length") >= 5
             assert page.run("document.querySelectorAll('svg.graph circle').length") == 8
             assert page.run("document.querySelectorAll('#landscapes canvas').length") == 1
+            captions = page.run("[...document.querySelectorAll('caption')].map(each => each.textContent)")
+            assert "The averaged model at the end, on 60 train samples" in captions
+            assert "Clients' own models at the end, on 60 train samples" in captions
+            assert "4 ± 1" in page.run("document.body.textContent")
             assert page.picture(place / f"{width}-{dark}.png").stat().st_size > 30_000
             assert (page.complaints, page.requests) == ([], [file.as_uri()])
     assert page.pdf(place / "paper.pdf").read_bytes().startswith(b"%PDF")
@@ -72,6 +90,15 @@ def test_every_section_at_every_width_in_light_and_dark_and_on_paper(
     assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
     pixels = "c.getContext('2d').getImageData(0, 0, c.width, c.height).data"
     assert all(page.run(f"[...document.querySelectorAll('.chart canvas')].map(c => {pixels}.some(x => x > 0))"))
+
+
+@needs_chromium
+@pytest.mark.slow
+def test_a_report_is_there_for_everyone(page: Page, place: Path) -> None:
+    file = written(place, many(place / "c", gradient_norm_squared=0.3))
+    for width, dark in ((1280, False), (1280, True), (390, False)):
+        opened(page, file, width=width, dark=dark)
+        assert violations(page) == []
 
 
 @needs_chromium
@@ -175,3 +202,14 @@ def test_the_verdict_is_made_from_the_numbers(place: Path) -> None:
     for name in ("a", "b"):
         made_run(place / "same" / name, method="dfedavg" if name == "a" else "dfedsam")
     assert "a and b reached the same best accuracy" in verdict(read_comparison([place / "same"]))
+
+
+def test_the_verdict_says_who_is_ahead_at_the_end(place: Path) -> None:
+    for name, level in (("a", 0.9), ("b", 0.8)):
+        made_run(place / "c" / name, level=level, method="dfedavg" if name == "a" else "dfedsam")
+    lines = [json.loads(line) for line in (place / "c" / "a" / "metrics.jsonl").read_text().splitlines()]
+    lines[-1]["test_accuracy"] = 0.1
+    (place / "c" / "a" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    said = verdict(read_comparison([place / "c"]))
+    assert said.startswith("a reached the best accuracy, 84.2 %")
+    assert said.endswith("At the end, b is ahead: 76.0 % against 10.0 %.")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.pages.report_data import clients, curves, differing
-from gossamer.pages.report_measures import flatness_sheet, landscapes, theory_sheet
+from gossamer.pages.report_measures import flatness_sheet, landscapes, sharpness_sheets, theory_sheet
 from gossamer.pages.report_verdict import verdict
 from gossamer.pages.tables import Sheet, plain_column, seeds_words, sheets
 from gossamer.runs.files import write_text
@@ -47,7 +47,7 @@ def report(comparison: Comparison, title: str, sources: Sequence[Path] = (), dat
         *section("Curves", curve_places(comparison, drawn)),
         *section("Variants" if len(comparison.variants) > 1 else "The run", variants(comparison)),
         *section("Clients", client_places(held)),
-        *section("Flatness", flatness(flatness_sheet(comparison), around)),
+        *section("Flatness", flatness(comparison, around)),
         *section("Theory", table(bounds) if (bounds := theory_sheet(comparison, data_dir)) is not None else ()),
         *section("How to repeat it", repeat(comparison, sources)),
     ]
@@ -129,7 +129,7 @@ def table(sheet: Sheet) -> Iterator[str]:
     """A table for people as HTML."""
     yield '<div class="sheet"><div class="scroll" tabindex="0"><table class="sortable">'
     if sheet.title:
-        yield f"<caption>{escape(sheet.title)}</caption>"
+        yield f"<caption><span>{escape(sheet.title)}</span></caption>"
     heads = (f'<th scope="col"{_kind(column.is_text)}>{escape(column.head)}</th>' for column in sheet.columns)
     yield f"<thead><tr>{''.join(heads)}</tr></thead><tbody>"
     for row in zip(*(column.cells for column in sheet.columns), strict=True):
@@ -188,12 +188,18 @@ def client_places(held: dict[str, Any]) -> Iterator[str]:
     yield from (f'<p class="note warn">{escape(note)}</p>' for note in held["notes"])
 
 
-def flatness(sheet: Sheet | None, around: list[dict[str, Any]]) -> Iterator[str]:
-    """The table of flatness, and where the scripts draw the landscapes."""
-    if sheet is not None:
+def flatness(comparison: Comparison, around: list[dict[str, Any]]) -> Iterator[str]:
+    """The tables of flatness, and where the scripts draw the landscapes."""
+    during = flatness_sheet(comparison)
+    for sheet in [*([during] if during is not None else []), *sharpness_sheets(comparison)]:
         yield from table(sheet)
     if around:
         yield "<h3>The loss around the averaged model</h3>"
+        seeds = " Of the first seed of each variant." if len(comparison.records) > len(comparison.variants) else ""
+        yield (
+            '<p class="about">Along random directions, each filter of which is as long as the model\'s own, from '
+            f"−{around[0]['radius']:g} to {around[0]['radius']:g} times it; the model is in the middle.{seeds}</p>"
+        )
         yield '<div id="landscapes"></div>'
 
 
@@ -204,7 +210,7 @@ def repeat(comparison: Comparison, sources: Sequence[Path]) -> Iterator[str]:
     if study is not None and study.is_file():
         yield f"<pre class='wrap'>gossamer compare {escape(shlex.quote(COMPARISON))}</pre>"
         yield f"<p>with this file, {escape(COMPARISON)}:</p>"
-        yield f"<pre>{escape(study.read_text(encoding='utf-8', errors='replace').strip())}</pre>"
+        yield f"<pre tabindex='0'>{escape(study.read_text(encoding='utf-8', errors='replace').strip())}</pre>"
     else:
         yield "<p>Each run folder holds its experiment.toml: <code>gossamer run experiment.toml</code> repeats it.</p>"
     yield facts(machine(comparison))

@@ -12,8 +12,10 @@ from gossamer.experiment import load_experiment
 from gossamer.pages.report_data import has_numbers, short
 from gossamer.pages.tables import Cell, Column, Sheet, key_columns, leading, plain_column
 from gossamer.runs.folder import EXPERIMENT
-from gossamer.studies import Comparison, VariantResult
-from gossamer.system.words import number
+from gossamer.runs.record import RunRecord
+from gossamer.studies import Comparison, Estimate, VariantResult
+from gossamer.studies.sharpness import read_sharpness
+from gossamer.system.words import counted, number
 from gossamer.theory import analyse
 
 #: The metrics of flatness and their heads.
@@ -22,6 +24,15 @@ FLATNESS = {
     "hessian_trace": "its trace",
     "sam_sharpness": "rise of the loss at distance 0.05",
 }
+#: The measures of `gossamer sharpness` and their heads.
+SHARPNESS = {
+    "loss": "loss",
+    "top": "largest eigenvalue of the Hessian",
+    "trace": "its trace",
+    "sam_sharpness": "rise of the loss at distance ρ",
+}
+#: What measurements have in common that stand in one table.
+ALIKE = ("saved", "on", "sample_count", "rho", "seed", "probes")
 GRADIENT = "gradient_norm_squared"
 #: The most variants whose constants are measured for the theory: each takes seconds.
 ANALYSED = 8
@@ -41,6 +52,67 @@ def flatness_sheet(comparison: Comparison) -> Sheet | None:
     return Sheet(
         "", columns, ["Of the training loss, at the averaged model of the last round measured. Lower is flatter."]
     )
+
+
+def sharpness_sheets(comparison: Comparison) -> Iterator[Sheet]:
+    """What `gossamer sharpness` measured: per way to measure, a table for averaged models and one for clients' own."""
+    measured = {
+        label: [_sharpness_lines(run) for run in variant.runs.values()]
+        for label, variant in comparison.variants.items()
+    }
+    every = [line for runs in measured.values() for lines in runs for line in lines]
+    for alike in dict.fromkeys(tuple(line[key] for key in ALIKE) for line in every):
+        for own in (False, True):
+            chosen = {
+                label: [values for lines in runs if (values := _mean_measures(lines, alike, own))]
+                for label, runs in measured.items()
+            }
+            if any(chosen.values()):
+                yield _sharpness_sheet(comparison, chosen, dict(zip(ALIKE, alike, strict=True)), own)
+
+
+def _sharpness_lines(run: RunRecord) -> list[dict[str, Any]]:
+    """The whole measurements that a run folder holds; with several eigenvalues, the largest."""
+    found = []
+    for line in read_sharpness(run.folder) if run.folder is not None else ():
+        top = line.get("top")
+        whole = {**line, "top": top[0] if isinstance(top, list) and top else None}
+        if all(key in whole for key in (*ALIKE, "model")) and all(
+            isinstance(whole.get(key), int | float) for key in SHARPNESS
+        ):
+            found.append(whole)
+    return found
+
+
+def _mean_measures(lines: list[dict[str, Any]], alike: tuple[Any, ...], own: bool) -> dict[str, float]:
+    """The measures of a run's averaged model, or the means of those of its clients' own; empty if there are none."""
+    last = {
+        line["model"]: line
+        for line in lines
+        if tuple(line[key] for key in ALIKE) == alike and (line["model"] != "average") == own
+    }
+    count = len(last)
+    return {key: sum(line[key] for line in last.values()) / count for key in SHARPNESS} if last else {}
+
+
+def _sharpness_sheet(
+    comparison: Comparison, chosen: dict[str, list[dict[str, float]]], how: dict[str, Any], own: bool
+) -> Sheet:
+    columns = key_columns(comparison)
+    for key, head in SHARPNESS.items():
+        estimates = [Estimate.of(run[key] for run in runs) for runs in chosen.values()]
+        best = leading([estimate.mean for estimate in estimates], "down")
+        cells = [Cell(number(*estimate), mark) for estimate, mark in zip(estimates, best, strict=True)]
+        columns.append(Column(head, cells))
+    when = "at the end" if how["saved"] == "final" else "of the best round"
+    whose = "Clients' own models" if own else "The averaged model"
+    title = f"{whose} {when}, on {counted(how['sample_count'], how['on'] + ' sample')}"
+    notes = [f"Measured by gossamer sharpness, without weight decay; ρ = {how['rho']:g}. Lower is flatter."]
+    if own:
+        notes.append("Means over the clients that were measured.")
+    if len({len(runs) for runs in chosen.values()} | {len(v.runs) for v in comparison.variants.values()}) > 1:
+        notes.append("Not of all seeds.")
+    return Sheet(title, columns, [" ".join(notes)])
 
 
 def landscapes(comparison: Comparison) -> list[dict[str, Any]]:
@@ -106,7 +178,7 @@ def _bounds(variant: VariantResult, data_dir: Path | None) -> Iterator[tuple[str
         yield (variant.label, "none covers it", "–", "–", "–", *measured)
     for bound in covering:
         broken = [condition for condition in bound.conditions if not condition.holds]
-        held = "hold" if not broken else f"{len(broken)} of {len(bound.conditions)} do not hold"
+        held = "hold" if not broken else f"{len(broken)} of {len(bound.conditions)} broken"
         at = bound.best_values
         value = number(at.total) if at.total is not None and math.isfinite(at.total) else "–"
         name = f"{bound.theorem.name}, {bound.theorem.place}"

@@ -50,6 +50,20 @@ def _against_the_second(
         return
     yield f"{best.label} reached the best {score.words}, {reached}; {second.label} came next with {other}."
     yield _significance(found, "accuracy" in score.key)
+    yield from _at_the_end(comparison, best)
+
+
+def _at_the_end(comparison: Comparison, best: VariantResult) -> Iterator[str]:
+    """What a best round hides: that at the end of the runs another variant is ahead."""
+    key = comparison.score.key
+    ended = {label: v.last(key) for label, v in comparison.variants.items() if math.isfinite(v.last(key).mean)}
+    if best.label not in ended:
+        yield f"But {best.label} did not end with a finite number."
+        return
+    first = (max if METRICS[key].direction == "up" else min)(ended, key=lambda label: ended[label].mean)
+    if ended[first].mean != ended[best.label].mean:
+        mine, other = (score_text(key, *ended[label]) for label in (best.label, first))
+        yield f"At the end, {first} is ahead: {other} against {mine}."
 
 
 def _significance(found: Difference, percent: bool) -> str:

@@ -45,10 +45,12 @@ export function written(kind, value) {
   return plain(value);
 }
 
-/** Whether a logarithmic axis has a line at a value: powers of ten, and 2 and 5 times these where it is short. */
+/** Whether a logarithmic axis has a line at a value: powers of ten, of a long one every second, third, ... of them, and
+ *  2 and 5 times these where it is short. */
 export function isRound(value, ratio) {
-  const digit = Number(value.toExponential(6).split("e")[0]);
-  return digit === 1 || (ratio < 300 && (digit === 2 || digit === 5));
+  const [digit, power] = value.toExponential(6).split("e").map(Number);
+  const every = Math.max(1, Math.ceil(Math.log10(ratio) / 8));
+  return (digit === 1 && power % every === 0) || (ratio < 300 && (digit === 2 || digit === 5));
 }
 
 /** One chart. `variants` are [{label, runs}], `rounds` the rounds of all columns; a variant may have rounds of its own,
@@ -112,6 +114,7 @@ export class Chart {
     const x = left === right ? [left - 1, right + 1] : [left, right];
     let [low, high] = extent(lines.map((line) => line.mean), log ? (value) => value > 0 : undefined);
     if (log) return { log, x, y: [low / 1.6, high * 1.6] };
+    const [least, most] = [low, high];
     for (const line of lines) {
       line.mean.forEach((mean, i) => {
         if (mean === null || line.spread[i] === null) return;
@@ -119,7 +122,8 @@ export class Chart {
         high = Math.max(high, mean + line.spread[i]);
       });
     }
-    if (this.metric.kind === "percent") [low, high] = [Math.max(low, Math.min(0, low)), Math.min(high, Math.max(1, high))];
+    // No axis goes below 0 % or beyond 100 % for a band alone.
+    if (this.metric.kind === "percent" && least >= 0) [low, high] = [Math.max(low, 0), Math.min(high, Math.max(1, most))];
     const room = (high - low) * 0.06 || Math.abs(high) * 0.06 || 1;
     const top = this.metric.kind === "percent" && high <= 1 ? Math.min(1, high + room) : high + room;
     return { log, x, y: [low >= 0 && low - room < 0 ? 0 : low - room, top] };

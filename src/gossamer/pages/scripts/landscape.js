@@ -1,7 +1,7 @@
 // The loss around a model, along one or two directions: models side by side on one scale.
 
 import { blend, blendBar } from "./clients.js";
-import { COLOURS, written } from "./charts.js";
+import { COLOURS, lineSample, written } from "./charts.js";
 import { element, shape } from "./dom.js";
 import { extent } from "./numbers.js";
 
@@ -11,12 +11,24 @@ export function landscapes(group) {
   const share = (loss) => (loss > 0 ? (Math.log(loss) - Math.log(low)) / (Math.log(high / low) || 1) : 0);
   const place = element("div", { class: "multiples wide" });
   if (group[0].dimensions === 1) {
-    const lines = group.map((each, index) => shape("path", { fill: "none", "vector-effect": "non-scaling-stroke",
-      style: `stroke: var(--c${index % COLOURS}); stroke-width: 2`,
-      d: `M${each.losses.map((loss, i) => `${(100 * i) / (each.points - 1)} ${40 - 38 * share(loss)}`).join("L")}` },
-    shape("title", {}, each.label)));
-    place.append(element("figure", {}, shape("svg", { viewBox: "0 0 100 42", preserveAspectRatio: "none" }, ...lines),
-      element("figcaption", {}, group.map((each) => each.label).join(", "))));
+    const lines = group.map(({ label, points, losses }, index) => {
+      let broken = true; // a loss that is not finite has no place
+      const path = losses.map((loss, i) => {
+        const at = loss > 0 ? `${broken ? "M" : "L"}${(100 * i) / (points - 1)} ${40 - 38 * share(loss)}` : "";
+        broken = !(loss > 0);
+        return at;
+      }).join("");
+      return shape("path", { fill: "none", "vector-effect": "non-scaling-stroke", d: path,
+        style: `stroke: var(--c${index % COLOURS}); stroke-width: 2` }, shape("title", {}, label));
+    });
+    const names = group.map(({ label }, index) => element("span", {}, lineSample(index), label));
+    return element("figure", { class: "line" },
+      element("div", { class: "ends" }, element("span", {}, `loss ${written("number", low)} to ${written("number", high)}, on a logarithmic scale`)),
+      shape("svg", { viewBox: "0 0 100 42", preserveAspectRatio: "none", role: "img",
+        "aria-label": `Loss around ${group.map((each) => each.label).join(", ")}` }, ...lines),
+      element("div", { class: "ends" }, element("span", {}, `−${group[0].radius}`), element("span", {}, "the model"),
+        element("span", {}, `${group[0].radius}`)),
+      element("figcaption", { class: "names" }, ...names));
   } else {
     for (const { label, points, losses } of group) {
       const canvas = element("canvas", { width: points, height: points, role: "img", "aria-label": `Loss around ${label}` });

@@ -21,11 +21,13 @@ function drawCurves() {
     into.append(own);
     charts.push(new Chart(own, metric, data.rounds, data.variants));
   }
+  const said = element("span", { class: "paper" });
   const against = (key) => {
     const axis = data.axes.find((each) => each.key === key);
+    said.textContent = `Against ${axis.title === "round" ? "rounds" : axis.title}.`;
     for (const chart of charts) chart.against(axis);
   };
-  place("curves-controls").append(element("span", { class: "note" }, "against"),
+  place("curves-controls").append(said, element("span", { class: "note" }, "against"),
     choices("axis", "The horizontal axis", data.axes.map((axis) => [axis.key, axis.title]), "round", against));
   if (data.variants.length > 1) {
     place("curves-legend").append(legend(data.variants.map((variant) => variant.label), (shown) => {
@@ -40,8 +42,10 @@ function drawClients() {
   if (!into) return;
   const { variants, partitions, graphs } = data.clients;
   let chosen = 0;
+  const label = element("b", { class: "paper" });
   const show = () => {
     redraws.length = 0;
+    label.textContent = variants[chosen].label;
     into.replaceChildren(...clientParts(variants[chosen], partitions, graphs));
   };
   if (variants.length > 1) {
@@ -51,7 +55,7 @@ function drawClients() {
       chosen = Number(select.value);
       show();
     });
-    place("clients-controls").append(select);
+    place("clients-controls").append(select, label);
   }
   show();
 }
