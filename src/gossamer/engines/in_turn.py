@@ -15,16 +15,17 @@ from torch import Tensor
 
 from gossamer.engines.stacked import RoundReport, Stacked, default_plan
 from gossamer.engines.steps.chunk import ExecutionPlan
-from gossamer.methods import State
+from gossamer.methods import Round, State
 from gossamer.mixing import Traffic
 from gossamer.training import Training, call
-from gossamer.training.rounds import client_round
+from gossamer.training.rounds import first_of
 
 
 class InTurn(Stacked):
     """The engine of `order = "in-turn"`. One worker has all clients: each needs what the one before it has made.
 
-    Between rounds `x` of a client is the model that it has sent, not yet mixed: what the average is taken of.
+    Between rounds `x` of a client is the model that it has sent, not yet mixed: what the average is taken of. Clients
+    without samples have the last turns.
     """
 
     def __init__(self, training: Training, plan: ExecutionPlan | None = None, *how: Any, **more: Any) -> None:
@@ -43,20 +44,20 @@ class InTurn(Stacked):
         losses = torch.full((self.clients,), torch.nan, dtype=self.dtype, device=self.device)
         broken = torch.zeros(self.clients, dtype=torch.bool, device=self.device)
         with self._own_random_stream():
-            for client in range(self.clients):
+            for inputs in self._chunks(np.arange(self.clients), index):
+                (client,) = inputs.clients.tolist()
+                own, round = slice(client, client + 1), first_of(inputs.round)
                 low, high = weights.indptr[client : client + 2]
                 heard = torch.as_tensor(weights.indices[low:high].astype(np.int64), device=self.device)
                 factors = torch.as_tensor(weights.data[low:high], device=self.device).to(self.dtype)
-                self._receive_one(state, client, factors @ state["x"][heard], index)
-                own = slice(client, client + 1)
-                for inputs in self._chunks(np.array([client]), index):
-                    outcome = self.runner.run({name: rows[own] for name, rows in state.items()}, inputs)
-                    buffers.write(state, own, outcome.state)
-                    self._receive_one(state, client, outcome.message["x"][0], index)
-                    losses[client] = outcome.losses[0]
-                    worked = bool(training.batches.steps[client])
-                    finite = torch.isfinite(outcome.message["x"]).all()
-                    broken[client] = ~finite | (worked & ~torch.isfinite(losses[client]))
+                self._receive_one(state, client, factors @ state["x"][heard], round)
+                outcome = self.runner.run({name: rows[own] for name, rows in state.items()}, inputs)
+                buffers.write(state, own, outcome.state)
+                self._receive_one(state, client, outcome.message["x"][0], round)
+                losses[client] = outcome.losses[0]
+                worked = bool(training.batches.steps[client])
+                finite = torch.isfinite(outcome.message["x"]).all()
+                broken[client] = ~finite | (worked & ~torch.isfinite(losses[client]))
         traffic = Traffic(np.zeros(self.clients, dtype=np.int64))
         traffic.add(training.network, training.traits, {"x": state["x"][:1]}, step, None)
         buffers.swap()
@@ -64,11 +65,10 @@ class InTurn(Stacked):
         sent = (traffic.clients, traffic.server, traffic.messages)
         return RoundReport(losses, broken, *sent, self._gradients_taken(index), self._now() - started, 0.0, 0.0)
 
-    def _receive_one(self, state: State, client: int, x: Tensor, index: int) -> None:
+    def _receive_one(self, state: State, client: int, x: Tensor, round: Round) -> None:
         """The state of one client after a message has arrived."""
         before = {name: rows[client] for name, rows in state.items()}
-        round = client_round(self.training, client, index)
-        after = call("receive", index, self.training.method.receive, before, {"x": x}, round)
+        after = call("receive", round.number, self.training.method.receive, before, {"x": x}, round)
         self._buffers.write(state, slice(client, client + 1), {name: value[None] for name, value in after.items()})
 
 
