@@ -98,7 +98,7 @@ def test_what_a_study_cannot_be(keys: dict, says: str) -> None:  # type: ignore[
         ({"variants": [{"label": "a"}, {"label": "b", "metric": "top-k"}], "targets": [0.9]},
          "some variants are judged by test_accuracy, others by test_score: name the metric"),
         ({"variants": [{"label": "a", "evaluate": {"clients": 0}}], "targets": {"client_accuracy_worst": [0.5]}},
-         "client_accuracy_worst is measured only once: set evaluate.clients"),
+         "client_accuracy_worst is not measured round by round: set evaluate.clients"),
     ],
 )  # fmt: skip
 def test_variants_that_do_not_fit_are_named_before_the_first_run(keys: dict, says: str, tmp_path: Path) -> None:  # type: ignore[type-arg]

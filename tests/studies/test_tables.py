@@ -150,6 +150,14 @@ def test_best_is_marked_within_one_set_of_test_samples() -> None:
     assert "Not all were tested on the same samples: compare within one data set." in sheet.notes
 
 
+def test_other_seeds_are_told() -> None:
+    same, other = {0: record(0.5), 1: record(0.6)}, {0: record(0.5), 2: record(0.6)}
+    (sheet,) = sheets(comparison({"a": same, "b": other}))
+    assert sheet.notes == ["Not all have the same seeds, so their data and initial weights differ too."]
+    (sheet,) = sheets(comparison({"a": same, "b": same}))
+    assert sheet.notes == []
+
+
 def test_unequal_numbers_of_seeds_are_a_column() -> None:
     (sheet,) = sheets(comparison({"a": {0: record(0.5), 1: record(0.6)}, "b": {0: record(0.6)}}))
     assert [column.head for column in sheet.columns[:2]] == ["variant", "seeds"]

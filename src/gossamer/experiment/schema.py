@@ -170,7 +170,7 @@ class Experiment(Checked):
             raise ValueError("local_epochs and local_steps exclude each other: set one of them")
         traits_of(self.method)  # what is no method, or has a wrong member, is refused
         if self.stop_at and (key := METRICS[self.stop_at.metric].cadence) and not getattr(self.evaluate, key):
-            raise ValueError(f"stop_at: {self.stop_at.metric} is measured only once: set evaluate.{key}")
+            raise ValueError(f"stop_at: {self.stop_at.metric} is not measured round by round: set evaluate.{key}")
         if not callable(self.loss):
             raise ValueError(f"loss: expected a name or a function of (outputs, targets) (got {self.loss!r})")
         if self.metric is not None and not callable(self.metric):

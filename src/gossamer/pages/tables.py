@@ -86,6 +86,8 @@ def results_sheet(comparison: Comparison, title: str, seconds: bool) -> Sheet:
     notes = [WAY_UP] if has_server(comparison) else []
     if len(set().union(*(variant.test_sets for variant in variants))) > 1:
         notes.append("Not all were tested on the same samples: compare within one data set.")
+    if len({frozenset(variant.runs) for variant in variants}) > 1 and "seed" not in comparison.keys:
+        notes.append("Not all have the same seeds, so their data and initial weights differ too.")
     return Sheet(title, [*key_columns(comparison), *columns], notes, ("time", f"last{what}", "consensus"))
 
 

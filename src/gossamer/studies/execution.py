@@ -160,7 +160,7 @@ def targets_of(study: Study, facts: Sequence[Facts]) -> tuple[Target, ...]:
         for each in facts:
             key = METRICS[target.metric].cadence
             if key and not getattr(each.evaluate, key):
-                raise ExperimentError(f"targets: {target.metric} is measured only once: set evaluate.{key}")
+                raise ExperimentError(f"targets: {target.metric} is not measured round by round: set evaluate.{key}")
             if target.metric.startswith(("test_", "client_")) and not each.has_test_samples:
                 raise ExperimentError(f"targets: {target.metric}: the data set has no test samples")
             if target.metric in ("test_score", "test_error") and each.judged_by != target.metric:
