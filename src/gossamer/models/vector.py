@@ -100,6 +100,17 @@ def refuse_running_statistics(module: nn.Module) -> None:
             )
 
 
+def refuse_other_numbers(module: nn.Module) -> None:
+    """Refuse parameters that one vector of floats would silently change: complex, of half precision, or sparse."""
+    for name, p in module.named_parameters():
+        if p.dtype not in (torch.float32, torch.float64) or p.layout != torch.strided:
+            kind = str(p.dtype if p.layout == torch.strided else p.layout).removeprefix("torch.")
+            raise ExperimentError(
+                f"model {type(module).__name__} has a {kind} parameter at '{name}': all parameters lie in one dense "
+                "vector of float32 or float64. Give them as floats, and convert them in `forward`"
+            )
+
+
 def build_model(factory: Callable[[], nn.Module], seed: int, dtype: torch.dtype, device: torch.device) -> VectorModel:
     """A model with initial weights drawn from `seed`. Torch's global generator is left unchanged.
 
@@ -110,4 +121,5 @@ def build_model(factory: Callable[[], nn.Module], seed: int, dtype: torch.dtype,
         module = factory()
     if not isinstance(module, nn.Module):
         raise ExperimentError(f"a model factory must return an nn.Module (got {type(module).__name__})")
+    refuse_other_numbers(module)
     return VectorModel(module.to(device=device, dtype=dtype))
