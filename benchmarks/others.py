@@ -1,17 +1,21 @@
 # mypy: disable-error-code="import-not-found", warn_unused_ignores=False
-"""Other simulators on the work of W1, where they are installed: the same model, samples, batches and local steps.
+"""Other simulators on the work of W1, each in an environment of its own: the same model, samples, batches, local steps.
 
-flower    pip install "flwr[simulation]"   a server averages all 100 clients, since there are no graphs; one client
-                                           at a time on each core
-gossipy   pip install gossipy-dfl          on the ring, where a client sends to one neighbour at a time and trains when
-                                           it hears from one; one thread, or all
+    flower    a server averages all 100 clients, since there are no graphs; one client at a time on each core
+    gossipy   on the ring, where a client sends to one neighbour at a time and trains when it hears from one
+    fluke     its decentralized averaging: on a ring, a client sends to its one successor, and trains if it has heard
+              since it last trained; a round is over when as many have trained as there are clients
+    pfl       Apple's pfl-research: a server averages all clients in every round
+
+The last three work with one thread, or with all. All train whatever they hold once, which is five steps.
 """
 
+import itertools
 import os
 import sys
 from collections.abc import Callable
 from functools import cache
-from importlib.util import find_spec
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -37,6 +41,31 @@ def own_samples(client: int) -> tuple[Tensor, Tensor]:
     """The samples of one client, as they are stored."""
     rows, train = torch.as_tensor(work().batches.client_rows[client]), work().dataset.train
     return train.inputs[rows], train.targets[rows]
+
+
+def scaled_samples(client: int) -> tuple[Tensor, Tensor]:
+    """The samples of one client as floats, for those that cannot scale them batch by batch."""
+    inputs, targets = own_samples(client)
+    return inputs.flatten(1).float() / 255, targets
+
+
+class StandIn(ModuleType):
+    """A module of which everything can be imported, as an empty class."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__spec__, self.__path__ = ModuleSpec(name, None), []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
+
+
+def stand_in_for_torchvision() -> None:
+    """Some import torchvision for data sets and networks that nobody asks for here; it has no build for CPUs alone."""
+    for inside in ("", ".datasets", ".datasets.utils", ".models", ".transforms"):
+        sys.modules["torchvision" + inside] = StandIn("torchvision" + inside)
 
 
 def train_locally(client: int, weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -89,8 +118,7 @@ def flower(over: Over) -> None:
 
 def gossipy(over: Over) -> None:
     """One message and one local epoch for each client in every round; `over` is called after each."""
-    if find_spec("torchvision") is None:  # gossipy imports it for data sets that nobody asks for here
-        sys.modules["torchvision"] = ModuleType("torchvision")
+    stand_in_for_torchvision()
     from gossipy.core import AntiEntropyProtocol, CreateModelMode, StaticP2PNetwork
     from gossipy.data import DataDispatcher
     from gossipy.data.handler import ClassificationDataHandler
@@ -134,4 +162,88 @@ def gossipy(over: Over) -> None:
     simulator.start(NEVER)
 
 
-RUNS: dict[str, Callable[[Over], None]] = {"flower": flower, "gossipy": gossipy}
+def fluke(over: Over) -> None:
+    """Its gossip with averaged models; `over` is called whenever as many have trained as there are clients."""
+    stand_in_for_torchvision()
+    from fluke import DDict
+    from fluke.algorithms.decentralized import GossipDFL, Topology
+    from fluke.data import FastDataLoader
+    from fluke.utils import ClientObserver
+
+    clients = len(work().batches.client_rows)
+
+    class Paced(ClientObserver):  # type: ignore[misc]  # untyped where it is not installed
+        trained = 0
+
+        def end_fit(self, *_: Any, **__: Any) -> None:
+            self.trained += 1
+            if self.trained % clients == 0:
+                over()
+
+    class Split:
+        """What fluke asks a splitter of data for."""
+
+        def assign(self, _clients: int, batch_size: int) -> Any:
+            settings = {"num_labels": 10, "batch_size": batch_size, "shuffle": True}
+            held = [scaled_samples(client) for client in range(clients)]
+            return ([FastDataLoader(*samples, **settings) for samples in held], [None] * clients), None
+
+    client = DDict(
+        batch_size=work().batches.batch_size, local_epochs=1, loss=nn.CrossEntropyLoss, policy="aggregate",
+        optimizer=DDict(name=torch.optim.SGD, lr=work().lr), scheduler=DDict(step_size=NEVER, gamma=1.0),
+    )  # fmt: skip
+    settings = DDict(client=client, model=work().model.module(work().model.initial))
+    federation = GossipDFL(clients, Split(), settings, topology=Topology.ring(clients))
+    federation.set_callbacks([Paced()])
+    federation.run(NEVER)
+
+
+def pfl(over: Over) -> None:
+    """FedAvg over all clients in every round; `over` is called after each."""
+    from pfl.aggregate.simulate import SimulatedBackend
+    from pfl.algorithm.base import NNAlgorithmParams
+    from pfl.algorithm.federated_averaging import FederatedAveraging
+    from pfl.callback.base import TrainingProcessCallback
+    from pfl.data.dataset import Dataset
+    from pfl.data.federated_dataset import FederatedDataset
+    from pfl.hyperparam.base import NNEvalHyperParams, NNTrainHyperParams
+    from pfl.metrics import Metrics
+    from pfl.model.pytorch import PyTorchModel
+
+    clients = len(work().batches.client_rows)
+    held = [scaled_samples(client) for client in range(clients)]
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = work().model.module(work().model.initial).train()
+
+        def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
+            return cross_entropy(self.layers(inputs), targets)
+
+        def metrics(self, inputs: Tensor, targets: Tensor) -> dict[str, Any]:
+            return {}
+
+    class Paced(TrainingProcessCallback):  # type: ignore[misc]
+        def after_central_iteration(self, *_: Any, **__: Any) -> Any:
+            over()
+            return False, Metrics()
+
+    def shuffled(client: int) -> Any:
+        order = torch.randperm(len(held[client][1]))
+        return Dataset([values.index_select(0, order) for values in held[client]])
+
+    module, everyone = Net(), itertools.cycle(range(clients))
+    model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0))
+    data = FederatedDataset(shuffled, lambda: next(everyone))
+    steps = NNTrainHyperParams(
+        local_num_epochs=1, local_learning_rate=work().lr, local_batch_size=work().batches.batch_size
+    )
+    # It evaluates where the number of a round, the first being 0, is a multiple.
+    rounds = NNAlgorithmParams(NEVER, NEVER, clients, None)
+    FederatedAveraging().run(
+        rounds, SimulatedBackend(data, None), model, steps, NNEvalHyperParams(None), callbacks=[Paced()]
+    )
+
+
+RUNS: dict[str, Callable[[Over], None]] = {"flower": flower, "gossipy": gossipy, "fluke": fluke, "pfl": pfl}
