@@ -192,6 +192,8 @@ def test_labels_of_tokens_may_be_left_out():
         ([({"a": X}, Y), ({"b": X}, Y)], {}, "client 1: inputs of shape {'b'"),
         ([({"a": X, "b": X[:1]}, Y)], {}, "client 0: 1 inputs but 2 targets"),
         ([({}, Y)], {}, "client 0: inputs with names need"),
+        ([(X, Y)], {"classes": "3"}, "classes: should be a whole number, at least 1 .got '3'"),
+        ([(X, Y)], {"classes": 0}, "classes: should be a whole number, at least 1 .got 0"),
     ],
 )
 def test_own_samples_that_cannot_be_meant(clients, options, message):

@@ -130,6 +130,19 @@ class InOpened(Opens):
         return state
 
 
+class InPart(Pure):
+    def receive(self, state, mixed, round):
+        state["x"][:3] = 0
+        return {"x": mixed["x"], "c": state["c"]}
+
+
+class InDetached(Pure):
+    def step(self, state, local, gradient, round):
+        y = local["y"].detach()
+        y -= round.lr * gradient(local["y"])
+        return {"y": y}
+
+
 class InLaterReceive(Pure):
     def receive(self, state, mixed, round):
         if round.number < 2:
@@ -255,6 +268,70 @@ class NewInStep(Pure):
         return {**super().step(state, local, gradient, round), "g": gradient(local["y"])}
 
 
+class GradientOfLocal(Pure):
+    def step(self, state, local, gradient, round):
+        return {"y": local["y"] - round.lr * gradient(local)}
+
+
+class GradientOfPart(Pure):
+    def step(self, state, local, gradient, round):
+        return {"y": local["y"] - round.lr * gradient(local["y"][1:]).sum()}
+
+
+class HalfMessage(Pure):
+    def finish(self, state, local, round):
+        return {**state, "x": local["y"]}, {"x": local["y"].half()}
+
+
+class WholeMessage(Pure):
+    def finish(self, state, local, round):
+        return {**state, "x": local["y"]}, {"x": (100 * local["y"]).long()}
+
+    def receive(self, state, mixed, round):
+        return {"x": mixed["x"] / 100, "c": state["c"]}
+
+
+class Exits(Pure):
+    def finish(self, state, local, round):
+        raise SystemExit(3)
+
+
+# What torch records
+
+class NoGrad(Pure):
+    @torch.no_grad()
+    def step(self, state, local, gradient, round):
+        return {"y": local["y"] - round.lr * (gradient(local["y"]) + state["c"])}
+
+
+class Optimizer(Pure):
+    def step(self, state, local, gradient, round):
+        y = nn.Parameter(local["y"].clone())
+        y.grad = gradient(local["y"]) + state["c"]
+        torch.optim.SGD([y], lr=round.lr).step()
+        return {"y": y.detach()}
+
+
+class ReturnsParameter(Pure):
+    def step(self, state, local, gradient, round):
+        y = nn.Parameter(local["y"].clone())
+        y.grad = gradient(local["y"])
+        torch.optim.Adam([y], lr=round.lr).step()
+        return {"y": y}
+
+
+class Records(Pure):
+    def step(self, state, local, gradient, round):
+        y = local["y"].requires_grad_()
+        return {"y": (y - round.lr * gradient(y)).detach()}
+
+
+class Inference(Pure):
+    @torch.inference_mode()
+    def step(self, state, local, gradient, round):
+        return {"y": local["y"] - round.lr * gradient(local["y"])}
+
+
 # Random numbers and hidden state
 
 class DrawsTorch(Pure):
@@ -338,6 +415,26 @@ class HoldsModule(Pure):
         return {"x": self.net.weight[0].detach().clone(), "c": state["c"]}
 
 
+class DrawsTorchLater(Pure):
+    def finish(self, state, local, round):
+        y = local["y"] if round.number < 2 else local["y"] + 0.01 * torch.randn(1, dtype=torch.float64)
+        return {**state, "x": y}, {"x": y}
+
+
+class DrawsNumpyLater(Pure):
+    def begin(self, state, round):
+        return {"y": state["x"] if round.number < 2 else float(np.random.rand()) * state["x"]}
+
+
+class CountsLater(Pure):
+    calls = 0
+
+    def receive(self, state, mixed, round):
+        if round.number > 1:
+            self.calls += 1
+        return {"x": mixed["x"] / (1 + self.calls), "c": state["c"]}
+
+
 class ChangesFrozen(Pure):
     def __init__(self):
         self.net = nn.Linear(1, 1).requires_grad_(False)
@@ -366,6 +463,14 @@ class Item(Pure):
         return {"y": local["y"] - round.lr * g}
 
 
+class ItemLater(Pure):
+    def step(self, state, local, gradient, round):
+        g = gradient(local["y"]) + state["c"]
+        if round.number > 1 and g.norm().item() < 0:
+            g = 0 * g
+        return {"y": local["y"] - round.lr * g}
+
+
 class Numpy(Pure):
     def step(self, state, local, gradient, round):
         g = (gradient(local["y"]) + state["c"]).numpy()
@@ -390,6 +495,8 @@ REFUSED = [
     ("InRound", ("`receive`", "round.degree", "in receive")),
     ("InOut", ("`receive`", 'state["c"]', "in receive")),
     ("InNumpy", ("`receive`", 'state["c"]', ".clone()")),
+    ("InPart", ("`receive`", 'state["x"]', "in receive", ".clone()")),
+    ("InDetached", ("`step`", 'local["y"]', "in step", 'local["y"] = local["y"] - ...')),
     ("InOpen", ("`open`", 'state["c"]', "in open", 'state["c"] = state["c"] + ...')),
     ("InOpened", ("`opened`", 'state["c"]', "in opened", 'state["c"] = state["c"] - ...')),
     ("SetsInBegin", ("`begin`", "state['c']", "lost")),
@@ -406,6 +513,14 @@ REFUSED = [
     ("NoMessage", ("`finish`", "`return state, message`")),
     ("ANumber", ("`begin`", "int", "'k'", "torch.as_tensor")),
     ("NewInStep", ("`step`", "local['g']", "`begin`")),
+    ("GradientOfLocal", ("gradient at a dictionary with 'y'", 'such as local["y"]')),
+    ("GradientOfPart", ("gradient at a tensor of shape", "(31,)")),
+    ("HalfMessage", ("`finish`", "'x'", "float16", "`encode`")),
+    ("WholeMessage", ("`finish`", "'x'", "int64", "torch.float32")),
+    ("Exits", ("`finish`", "SystemExit", "in finish")),
+    ("ReturnsParameter", ("`step`", "'y'", "nn.Parameter", ".detach()")),
+    ("Records", ("`step`", "requires_grad", ".detach().clone().requires_grad_()")),
+    ("Inference", ("torch.inference_mode()", "Leave it out")),
     ("DrawsTorch", ("`step`", "torch's global stream", "`draws = True`", "`round.noise`")),
     ("DrawsNumpy", ("`finish`", "numpy's global stream", "`round.noise`")),
     ("DrawsPython", ("`receive`", "`random`", "`round.noise`")),
@@ -423,12 +538,18 @@ REFUSED_LATER = [
     ("InLaterReceive", ("round 3", "`receive`", 'state["c"]', "new tensor")),
     ("InLaterStep", ("round 3", "`step`", 'local["y"]', "new tensor")),
     ("InLaterFinish", ("round 3", "`finish`", 'state["x"]', "new tensor")),
+    ("DrawsTorchLater", ("round 3", "method 'DrawsTorchLater'", "torch's global stream", "`round.noise`")),
+    ("DrawsNumpyLater", ("round 3", "method 'DrawsNumpyLater'", "numpy's global stream", "`round.noise`")),
+    ("CountsLater", ("round 3", "method 'CountsLater'", "self.calls", "state")),
 ]
 #: The class, and the one that gives the same numbers.
 RIGHT = [
     ("SetsEntries", "Pure"),
     ("Item", "Pure"),
+    ("ItemLater", "Pure"),
     ("Numpy", "Pure"),
+    ("NoGrad", "Pure"),
+    ("Optimizer", "Pure"),
     ("Caches", "Pure"),
     ("Draws", "Draws"),
     ("Opens", "Opens"),

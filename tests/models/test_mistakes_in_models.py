@@ -50,6 +50,118 @@ class NumpyDropout(Net):
         return super().forward(inputs * float(np.random.rand()))  # noqa: NPY002
 
 
+class CountingNet(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(inputs) / min(self.calls, 2)
+
+
+class RememberingNet(Net):
+    last: Tensor | float = 0.0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.last = super().forward(inputs) + 0.1 * self.last
+        return self.last
+
+
+class CachingNet(Net):
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.seen, self.samples = inputs, len(inputs)  # harmless: nothing is made of it
+        return super().forward(inputs)
+
+
+class CentredNet(Net):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs - inputs.mean(0))
+
+
+class FirstDimensionIsTime(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.layer = nn.RNN(8, 6), nn.Linear(6, 10)  # batch_first is missing
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layer(self.rnn(inputs.squeeze(1))[0][:, -1])
+
+
+class AlwaysDrops(Net):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return functional.dropout(super().forward(inputs))
+
+
+class EvalNet(Net):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs if self.training else inputs.mul_(0.5))
+
+
+class NineScores(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 9)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layer(inputs.flatten(1))
+
+
+class NoReturn(Net):
+    def forward(self, inputs: Tensor) -> None:
+        super().forward(inputs)
+
+
+class PairNet(Net):
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        scores = super().forward(inputs)
+        return scores, scores.softmax(1)
+
+
+class LazyNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.LazyLinear(10)
+
+
+class BatchStatistics(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(64, track_running_stats=False)
+        self.layer = nn.Linear(64, 10)
+
+
+class ClippedEmbedding(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.layer = nn.Embedding(300, 4, max_norm=0.1), nn.Linear(4, 10)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layer(self.embedding((255 * inputs).long().flatten(1)).mean(1))
+
+
+class Moving:
+    """A loss with a state of its own."""
+
+    def __init__(self) -> None:
+        self.mean = 0.0
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        losses = functional.cross_entropy(outputs, targets, reduction="none")
+        self.mean = 0.9 * self.mean + 0.1 * float(losses.detach().mean())
+        return losses / (1 + self.mean)
+
+
+def shifts_outputs(outputs: Tensor, targets: Tensor) -> Tensor:
+    outputs -= outputs.max()
+    return functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def merges_labels(outputs: Tensor, targets: Tensor) -> Tensor:
+    targets[targets == 9] = 1
+    return functional.cross_entropy(outputs, targets, reduction="none")
+
+
 def weights() -> Tensor:
     return torch.linspace(0.1, 3, 10)
 
@@ -98,8 +210,22 @@ def experiment(model: Any = Net, loss: Any = "cross-entropy", **settings: Any) -
         (Net, "squared-error", ("10 numbers", "have 1", "'cross-entropy'")),
         (InPlaceNet, "cross-entropy", ("InPlaceNet", "inputs in place", "in forward", "x = x - 1")),
         (NumpyDropout, "cross-entropy", ("numpy's global stream", "torch.rand")),
+        (CountingNet, "cross-entropy", ("CountingNet", "self.calls", "one module serves all clients")),
+        (RememberingNet, "cross-entropy", ("RememberingNet", "other outputs when it is called again")),
+        (CentredNet, "cross-entropy", ("CentredNet", "beside other samples", "statistics of a batch")),
+        (FirstDimensionIsTime, "cross-entropy", ("beside other samples", "batch_first=True")),
+        (AlwaysDrops, "cross-entropy", ("AlwaysDrops", "when it is evaluated", "self.training")),
+        (EvalNet, "cross-entropy", ("EvalNet", "inputs in place", "in forward")),
+        (NineScores, "cross-entropy", ("NineScores", "9 scores", "10 classes")),
+        (NoReturn, "cross-entropy", ("is a `return` missing", "forward")),
+        (PairNet, "cross-entropy", ("type tuple", "`loss`", "one number for each sample")),
+        (LazyNet, "cross-entropy", ("LazyNet", "'layer'", "LazyLinear", "input shape")),
+        (BatchStatistics, "cross-entropy", ("BatchNorm1d at 'norm'", "other samples", "nn.GroupNorm")),
+        (ClippedEmbedding, "cross-entropy", ("ClippedEmbedding", "parameters in place", "max_norm")),
+        (Net, Moving(), ("loss", "other numbers when it is called again")),
+        (Net, shifts_outputs, ("loss", "its outputs", "in place", "in shifts_outputs")),
+        (Net, merges_labels, ("loss", "its targets", "in place", "in merges_labels")),
     ],
-    ids=["weighted", "summed", "relative", "object", "mean of object", "classes", "in place", "numpy"],
 )
 def test_a_loss_or_model_that_would_mislead_is_refused(model: Any, loss: Any, says: tuple[str, ...]) -> None:
     for run in (lambda it: simulate(it, workers=1), analyse, benchmark):
@@ -107,6 +233,21 @@ def test_a_loss_or_model_that_would_mislead_is_refused(model: Any, loss: Any, sa
             run(experiment(model, loss))
         for word in says:
             assert word in str(refused.value), str(refused.value)
+
+
+def test_what_a_model_keeps_for_looking_at_is_no_mistake() -> None:
+    kept, plain = (simulate(experiment(model), workers=1).vectors for model in (CachingNet, Net))
+    assert torch.equal(kept, plain)
+
+
+def test_an_embedding_that_is_too_small_is_told_the_numbers() -> None:
+    tokens = [(np.array([[0, 7], [3, 2]]), np.array([0, 1]))] * 2
+    embedding = nn.Sequential
+    with pytest.raises(ExperimentError, match=r"IndexError.* reach from 0 to 7: an nn\.Embedding"):
+        simulate(
+            experiment(lambda: embedding(nn.Embedding(7, 2), nn.Flatten(), nn.Linear(4, 2)), clients=2, graph="full",
+                       dataset=per_client(tokens)), workers=1,
+        )  # fmt: skip
 
 
 def test_weights_of_samples_count() -> None:

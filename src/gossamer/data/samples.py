@@ -260,6 +260,8 @@ def _agree(where: str, pair: Samples, first: str, like: Samples) -> None:
 def _classes(filled: Sequence[tuple[str, Samples]], classes: int | None) -> int:
     """The number of outputs of a model, after checking that every label is valid."""
     where, like = filled[0]
+    if classes is not None and (not isinstance(classes, int) or classes < 1):
+        raise DataError(f"classes: should be a whole number, at least 1 (got {classes!r})")
     if like.targets.is_floating_point():
         if classes is not None:
             raise DataError(

@@ -17,16 +17,16 @@ from torch import Tensor
 
 from gossamer.engines.memory import SMALL_STATE, Buffers, is_small, state_size, unread_by_receive
 from gossamer.engines.rows import Rows
-from gossamer.engines.steps.chunk import TRACE_AT, ChunkInputs, ChunkRunner, ExecutionPlan
-from gossamer.errors import ExperimentError
+from gossamer.engines.steps.chunk import TRACE_AT, ChunkInputs, ChunkOutcome, ChunkRunner, ExecutionPlan
+from gossamer.errors import ExperimentError, GossamerError
 from gossamer.methods import Message, Opening, Operator, State, probe
 from gossamer.mixing import Mixer, Traffic
-from gossamer.parts import in_user_code
+from gossamer.parts import in_user_code, is_out_of_memory
 from gossamer.system.allocator import keep_freed_memory, trim_freed_memory
 from gossamer.system.sums import sum_rows
 from gossamer.system.threads import on_threads
 from gossamer.system.torch_private import quiet_vmap
-from gossamer.training import Training, call, count_gradients
+from gossamer.training import Training, call, count_gradients, watched_round
 from gossamer.training.rounds import client_round, over_clients, stacked_round
 from gossamer.training.steps import full_gradient
 from gossamer.workers import ALONE, Group, balanced_ranges
@@ -120,6 +120,10 @@ class Stacked:
 
         A small state is kept until the next round, so that this one can be undone.
         """
+        with watched_round(self.training.method, index, self.training.model.draws_randomness):
+            return self._round(index)
+
+    def _round(self, index: int) -> RoundReport:
         network, method, traits = self.training.network, self.training.method, self.training.traits
         started = self._now()
         traffic = Traffic(np.zeros(self.clients, dtype=np.int64))
@@ -252,24 +256,19 @@ class Stacked:
         if len(clients) < len(own):
             self._buffers.carry_over(torch.as_tensor(np.setdiff1d(own, clients) - self.own.start))
         aliases: dict[str, str] | None = None
-        chunk = clients
-        with in_user_code(lambda: f"round {index + 1}, {_named(chunk)}"):
-            for inputs in self._chunks(clients, index):
-                chunk = inputs.clients
-                rows = _as_index(chunk, self.own.start)
-                state = {name: value[rows] for name, value in self.state.items()}
-                outcome = self.runner.run(state, inputs)
-                self._check("finish", "state", self._state_shapes, outcome.state, index)
-                self._message_shapes = self._message_shapes or shapes(outcome.message)
-                self._check("finish", "message", self._message_shapes, outcome.message, index)
-                losses[rows] = outcome.losses
-                # Summed here, while they are in the cache: a sum is finite if all numbers in it are, but for overflow.
-                for value in outcome.message.values():
-                    sums[rows] += value.reshape(len(chunk), -1).sum(1)
-                if aliases is None:
-                    aliases = self._aliases(outcome.message, index)
-                self._buffers.store(rows, outcome.state, outcome.message, aliases)
-                del outcome, inputs, state
+        for chunk, outcome in self._outcomes(clients, index):
+            rows = _as_index(chunk, self.own.start)
+            self._check("finish", "state", self._state_shapes, outcome.state, index)
+            self._message_shapes = self._message_shapes or shapes(outcome.message)
+            self._check("finish", "message", self._message_shapes, outcome.message, index)
+            losses[rows] = outcome.losses
+            # Summed here, while they are in the cache: a sum is finite if all numbers in it are, but for overflow.
+            for value in outcome.message.values():
+                sums[rows] += value.reshape(len(chunk), -1).sum(1)
+            if aliases is None:
+                aliases = self._aliases(outcome.message, index)
+            self._buffers.store(rows, outcome.state, outcome.message, aliases)
+            del outcome
         if aliases is None:  # a server called none of the own clients, which receive all the same
             example = probe(self.training.method, self.training.model.initial).message
             message = {name: value[None] for name, value in example.items()}
@@ -277,6 +276,34 @@ class Stacked:
         worked = np.isin(own, clients[self.training.batches.steps[clients] > 0])
         broken = ~torch.isfinite(sums) | (~torch.isfinite(losses) & torch.as_tensor(worked, device=self.device))
         return self._buffers.messages(), losses, broken
+
+    def _outcomes(self, clients: np.ndarray, index: int) -> Iterator[tuple[np.ndarray, ChunkOutcome]]:
+        """What comes of the local work of these clients, chunk by chunk.
+
+        The first step was tried under `vmap`; where a later one does what it has no rule for, or fails, the clients of
+        the chunk, and all after it, run one at a time.
+        """
+        for inputs in self._chunks(clients, index):
+            if len(inputs.clients) > 1:
+                try:
+                    yield inputs.clients, self._outcome(inputs)
+                    continue
+                except GossamerError:
+                    raise
+                except Exception as error:  # a user's own code may raise anything
+                    if is_out_of_memory(error):
+                        raise
+                    self.runner.run_one_by_one(error)
+            for one in inputs.split_clients():
+                with in_user_code(f"round {index + 1}, client {one.clients[0]}"):
+                    outcome = self._outcome(one)
+                yield one.clients, outcome
+                del outcome
+            del inputs
+
+    def _outcome(self, inputs: ChunkInputs) -> ChunkOutcome:
+        rows = _as_index(inputs.clients, self.own.start)
+        return self.runner.run({name: value[rows] for name, value in self.state.items()}, inputs)
 
     def _make_steps_ready(self) -> None:
         """Run the first steps of a round and drop the result, so that they are traced or compiled before the round."""
@@ -314,8 +341,9 @@ class Stacked:
 
         Clients without samples are in chunks of their own, after the others.
         """
-        alone, trains = self.plan.chunk == 1, self.training.batches.sizes[clients] > 0
-        most = PREPARED_TOGETHER if alone else self.plan.chunk
+        chunk, trains = self.runner.in_effect.chunk, self.training.batches.sizes[clients] > 0
+        alone = chunk == 1
+        most = PREPARED_TOGETHER if alone else chunk
         for some in (*_split(clients[trains], most), *_split(clients[~trains], most)):
             inputs = self.runner.prepare(some, index)
             if alone:
@@ -414,16 +442,6 @@ def shape_mismatch(what: str, usual: Any, rows: Any) -> str | None:
         return f"the {what} is a {found}"
     name = next(name for name in {**usual, **found} if usual.get(name) != found.get(name))
     return f"'{name}' of the {what} is {found.get(name, 'nothing')}, not {usual.get(name, 'nothing')}"
-
-
-def _named(clients: np.ndarray) -> str:
-    """Some clients, in words.
-
-    >>> _named(np.array([3])), _named(np.array([3, 4, 5]))
-    ('client 3', 'one of the clients 3 to 5')
-    """
-    first, last = clients.min(), clients.max()
-    return f"client {first}" if first == last else f"one of the clients {first} to {last}"
 
 
 def _split(clients: np.ndarray, most: int) -> list[np.ndarray]:

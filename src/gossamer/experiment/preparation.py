@@ -28,7 +28,7 @@ from gossamer.experiment.schema import Experiment
 from gossamer.graphs import make_network
 from gossamer.methods import Setting, bind, traits_of
 from gossamer.models import build_model, make_module
-from gossamer.parts import user_code
+from gossamer.parts import made_by_user
 from gossamer.randomness import Purpose, torch_seed
 from gossamer.system.words import counted
 from gossamer.training import Training
@@ -50,8 +50,9 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> PreparedExp
     device, dtype = as_device(experiment.device), getattr(torch, experiment.dtype)
     network = make_network(experiment.graph_or_default, experiment.clients, experiment.seed)
     check_compatibility(experiment.method, network)
-    with user_code("dataset"):
-        dataset = on_device(as_dataset(experiment.dataset, data_directory(data_dir)), device)
+    found = made_by_user("dataset", lambda: as_dataset(experiment.dataset, data_directory(data_dir)))
+    dataset = on_device(found, device)
+    _refuse_stop_without_measurement(experiment, dataset)
     if dataset.clients is not None:
         if len(dataset.clients) != experiment.clients:
             raise ExperimentError(
@@ -61,15 +62,18 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> PreparedExp
         client_rows = ClientRows.of(dataset.clients)
     else:
         labels = dataset.train.targets.cpu().numpy()
-        with user_code("partition"):
-            client_rows = split(experiment.partition, labels, experiment.clients, experiment.seed)
-    with user_code("model"):
-        model = build_model(
+        client_rows = made_by_user(
+            "partition", lambda: split(experiment.partition, labels, experiment.clients, experiment.seed)
+        )
+    model = made_by_user(
+        "model",
+        lambda: build_model(
             lambda: make_module(experiment.model, dataset.shape, dataset.classes),
             torch_seed(experiment.seed, Purpose.MODEL),
             dtype,
             device,
-        )
+        ),
+    )
     work = experiment.local_work
     batches = Batches(client_rows, experiment.batch_size, work.epochs, work.steps, experiment.seed)
     least, most = int(batches.local_steps.min()), int(batches.local_steps.max())
@@ -109,6 +113,18 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> PreparedExp
     ]
     notes += data_notes(experiment, dataset, summary)
     return PreparedExperiment(experiment, training, summary, tuple(notes))
+
+
+def _refuse_stop_without_measurement(experiment: Experiment, dataset: Dataset) -> None:
+    """Refuse to stop at a metric that this data set does not have: the run would never stop at it."""
+    metric = experiment.stop_at.metric if experiment.stop_at else ""
+    reason = None
+    if metric.startswith(("test_", "client_accuracy", "client_loss", "generalisation")) and not len(dataset.test):
+        reason = f"the data set '{dataset.name}' has no test samples"
+    elif "accuracy" in metric and dataset.train.targets.is_floating_point():
+        reason = f"the targets of '{dataset.name}' are no classes"
+    if reason:
+        raise ExperimentError(f"stop_at: {metric} is never measured here: {reason}")
 
 
 def data_notes(experiment: Experiment, dataset: Dataset, summary: PartitionSummary) -> Iterator[str]:

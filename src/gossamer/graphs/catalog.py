@@ -1,10 +1,12 @@
 """The graphs by name, and what else a user may give as a graph."""
 
 import inspect
+from contextlib import suppress
 from typing import Any, Protocol
 
 import numpy as np
 from scipy.sparse import issparse
+from torch import Tensor
 
 from gossamer.errors import GraphError
 from gossamer.graphs.circulant import Circulant, DoubleRing, Exponential, OnePeerExponential, Ring
@@ -23,7 +25,7 @@ from gossamer.graphs.given import EdgeList, Edges, Matrix
 from gossamer.graphs.network import Network, check
 from gossamer.graphs.server import Server
 from gossamer.graphs.shapes import Full, Grid, Isolated, Star, Torus
-from gossamer.parts import Catalog, user_code
+from gossamer.parts import Catalog, made_by_user
 
 
 class Graph(Protocol):
@@ -66,12 +68,15 @@ GRAPHS = Catalog(
 def make_network(thing: Any, clients: int, seed: int) -> Network:
     """The checked network of a graph, built-in or a user's; what fails in a user's code names the graph."""
     name = getattr(thing, "__name__", None) or type(thing).__name__
-    with user_code(f"graph '{name}'"):
+
+    def bound() -> Network:
         network = as_graph(thing).bind(clients, seed)
         if not isinstance(network, Network):
             raise GraphError(f"graph '{name}': `bind` should give a gossamer.graphs.Network (got {network!r:.80})")
         check(network)
-    return network
+        return network
+
+    return made_by_user(f"graph '{name}'", bound)
 
 
 def as_graph(thing: Any) -> Graph:
@@ -88,6 +93,9 @@ def as_graph(thing: Any) -> Graph:
         nodes = range(len(thing)) if set(thing) == set(range(len(thing))) else list(thing)
         number = {node: i for i, node in enumerate(nodes)}
         return Edges(edges=[(number[a], number[b]) for a, b in thing.edges()], directed=thing.is_directed())
+    if isinstance(thing, list | Tensor):
+        with suppress(ValueError, TypeError):  # told below
+            thing = np.asarray(thing, dtype=float)
     if (isinstance(thing, np.ndarray) and thing.ndim == 2) or issparse(thing):
         return Matrix(matrix=thing)
     if callable(thing):

@@ -53,7 +53,13 @@ def total_metric(metric: OwnMetric, outputs: Any, targets: Tensor) -> Tensor:
     """
     scores = metric(outputs, targets)
     if not isinstance(scores, Tensor):
-        scores = torch.as_tensor(scores, dtype=torch.float64)
+        try:
+            scores = torch.as_tensor(scores, dtype=torch.float64)
+        except (TypeError, ValueError, RuntimeError):
+            got = "None (is a `return` missing?)" if scores is None else f"a {type(scores).__name__}"
+            raise ExperimentError(
+                f"metric: it should give one number for each of {len(targets)} samples, or their mean (got {got})"
+            ) from None
     if scores.dim() == 0:
         return scores * len(targets)
     if scores.shape != targets.shape[:1]:

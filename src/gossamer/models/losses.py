@@ -56,7 +56,8 @@ class SquaredError:
     """Half the squared distance between outputs and targets."""
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return 0.5 * (outputs - targets.to(outputs.dtype).view_as(outputs)).flatten(1).square().sum(1)
+        apart = outputs - targets.to(outputs.dtype).view_as(outputs)
+        return 0.5 * apart.reshape(len(apart), -1).square().sum(1)
 
 
 LOSSES = Catalog("loss", {"cross-entropy": CrossEntropy, "squared-error": SquaredError}, role="__call__")
@@ -70,8 +71,7 @@ def sample_losses(loss: Loss, outputs: Any, targets: Tensor) -> Tensor:
     """
     losses = loss(outputs, targets)
     if not isinstance(losses, Tensor) or (losses.dim() > 0 and losses.shape != targets.shape[:1]):
-        got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-        raise ValueError(f"a loss gives one number for each of {len(targets)} samples, or their mean (got {got})")
+        raise ExperimentError(_not_one_number(losses, outputs, targets))
     if losses.dim() > 0:
         return losses
     if not all(isinstance(leaf, Tensor) for leaf in tree_leaves(outputs)):
@@ -89,6 +89,27 @@ def sample_losses(loss: Loss, outputs: Any, targets: Tensor) -> Tensor:
         return torch.stack([alone(*sample) for sample in samples])
 
 
+def _not_one_number(losses: Any, outputs: Any, targets: Tensor) -> str:
+    """Why what a loss gives is not one number for each sample, and what to write."""
+    if not isinstance(losses, Tensor):
+        got, hint = type(losses).__name__, "a tensor, without .item(), float() or numpy"
+        hint = "is a `return` missing?" if losses is None else f"return {hint}: torch differentiates it"
+    else:
+        got = f"a tensor of shape {tuple(losses.shape)}"
+        hint = _broadcast(outputs, targets) or "take the mean over the rest: losses.flatten(1).mean(1)"
+    return f"loss: it gives one number for each of {len(targets)} samples, or their mean, but here {got}; {hint}"
+
+
+def _broadcast(outputs: Any, targets: Tensor) -> str:
+    """A warning if numbers to compare have different shapes, which torch broadcasts to a table of all pairs."""
+    if not isinstance(outputs, Tensor) or not targets.is_floating_point() or outputs.shape == targets.shape:
+        return ""
+    return (
+        f"outputs have the shape {tuple(outputs.shape)}, targets {tuple(targets.shape)}, and torch compares every one "
+        "with every other: targets.view_as(outputs)"
+    )
+
+
 def check_loss(loss: Loss, outputs: Any, targets: Tensor) -> None:
     """Refuse a loss of a batch that is not the mean over its samples, each by itself.
 
@@ -103,6 +124,8 @@ each sample, its weight included: cross_entropy(outputs, targets, reduction="non
     losses, each = loss(outputs, targets), sample_losses(loss, outputs, targets)
     if losses.dim() == 0:
         if not _close(losses, each.mean()):
+            if hint := _broadcast(outputs, targets):
+                raise ExperimentError(f"loss: {hint}")
             raise ExperimentError(
                 f"loss: it is {float(losses):.3g} for a batch of {len(targets)} samples, but the mean of their losses "
                 f"is {float(each.mean()):.3g}. A batch counts as the mean over its samples here, so weights of classes "

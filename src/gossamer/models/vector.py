@@ -32,7 +32,8 @@ class VectorModel:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        refuse_running_statistics(module)
+        refuse_lazy_layers(module)
+        refuse_batch_statistics(module)
         self.template = module
         parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
         if not parameters:
@@ -90,13 +91,27 @@ def call_module(module: nn.Module, inputs: Inputs) -> Tensor:
     return outputs
 
 
-def refuse_running_statistics(module: nn.Module) -> None:
+def refuse_batch_statistics(module: nn.Module) -> None:
     """Refuse BatchNorm: its state is outside the parameters, so no method sends or mixes it."""
     for name, layer in module.named_modules():
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm) or getattr(layer, "track_running_stats", False):
+        running = getattr(layer, "track_running_stats", False)
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) or running:
+            reason = (
+                "its running statistics are state outside the model vector, so clients could never agree on them"
+                if running
+                else "what it makes of a sample depends on the other samples of a batch, and batches are padded"
+            )
+            where = f"model {type(module).__name__} has a {type(layer).__name__} at '{name}'"
+            raise ExperimentError(f"{where}: {reason}. Use nn.GroupNorm instead.")
+
+
+def refuse_lazy_layers(module: nn.Module) -> None:
+    """Refuse layers that take their size from the first batch: there is a vector before there is a batch."""
+    for name, layer in module.named_modules():
+        if any(nn.parameter.is_lazy(p) for p in layer.parameters(recurse=False)):
             raise ExperimentError(
-                f"model {type(module).__name__} has a {type(layer).__name__} at '{name}': its running statistics are "
-                "state outside the model vector, so clients could never agree on them. Use nn.GroupNorm instead."
+                f"model {type(module).__name__} has a {type(layer).__name__} at '{name}', whose size is not known "
+                "before the first batch. Give it its size: a model is a function of (input shape, number of classes)."
             )
 
 

@@ -190,11 +190,25 @@ def make_module(model: Any, shape: InputShape, classes: int) -> nn.Module:
                 f"this one needs {', '.join(p.name for p in required)}"
             )
         module = model(shape, classes) if required else model()
+        again = model(shape, classes) if required else model()
+        _refuse_made_before(module, again)
     else:
         raise ExperimentError(f"model: expected a name or a function that makes an nn.Module (got {model!r})")
     if not isinstance(module, nn.Module):
         raise ExperimentError(f"model: the factory must return an nn.Module (got {type(module).__name__})")
     return module
+
+
+def _refuse_made_before(module: Any, again: Any) -> None:
+    """Refuse a factory that hands out parameters that it has made before: they would not follow the seed."""
+    if not isinstance(module, nn.Module) or not isinstance(again, nn.Module):
+        return  # refused by the caller
+    shared = {id(p) for p in again.parameters() if p.requires_grad}
+    if name := next((name for name, p in module.named_parameters() if id(p) in shared), None):
+        raise ExperimentError(
+            f"model: the function gives the same parameter '{name}' in every call. Make the layers inside of it, so "
+            "that their initial weights follow the experiment's seed; only frozen ones may be shared"
+        )
 
 
 def _mlp(inputs: int, hidden: list[int], classes: int) -> nn.Module:

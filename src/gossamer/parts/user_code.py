@@ -4,8 +4,12 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from gossamer.errors import ExperimentError, GossamerError
+from gossamer.system.streams import STREAMS, drawn_since, keep_streams, start_elsewhere, stream_states
+
+T = TypeVar("T")
 
 #: Top-level modules that never hold a user's code.
 LIBRARY_MODULES = sys.stdlib_module_names | {"gossamer", "torch", "numpy", "scipy"}
@@ -22,6 +26,29 @@ def user_code(kind: str) -> Iterator[None]:
         if is_out_of_memory(error):
             raise ExperimentError(f"{kind}: out of memory: it is too large for this machine ({error})") from error
         raise ExperimentError(f"{kind}: it fails with {describe_error(error)}") from error
+
+
+def made_by_user(kind: str, make: Callable[[], T]) -> T:
+    """What a user's function makes before a run: a data set, a graph, a partition, a model.
+
+    Refused if it draws from a global stream that it has not seeded: another process (a resumed run, a worker on another
+    machine, a peer) would make something else, without a word.
+    """
+    with user_code(kind):
+        before = stream_states()
+        made = make()
+        if drawn := drawn_since(before):
+            after = stream_states()
+            with keep_streams():
+                start_elsewhere()
+                make()
+                again = stream_states()
+            if unseeded := [name for name in drawn if again[name] != after[name]]:
+                raise ExperimentError(
+                    f"{kind}: it draws random numbers from {STREAMS[unseeded[0]]}, so that a resumed run or a peer "
+                    "would get others. Seed them: np.random.default_rng(seed), or the seed that the function is given."
+                )
+    return made
 
 
 @contextmanager

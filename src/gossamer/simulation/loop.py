@@ -97,7 +97,9 @@ class Loop:
         if self.experiment.evaluate.start and not self.history:
             return 0, None
         with in_user_code(f"round {self.done + 1}"):
-            return self.done + 1, self.engine.round(self.done)
+            report = self.engine.round(self.done)
+        self._note_trouble()
+        return self.done + 1, report
 
     def _measure(self, number: int, report: RoundReport | None) -> Measured | None:
         """Measure a round; None if a client diverged in it and the run stops at that."""

@@ -5,7 +5,7 @@ from gossamer.training.gradients import count_gradients
 from gossamer.training.letters import Delivery, mix_letters, pushed_names, share_of, together
 from gossamer.training.training import Training
 from gossamer.training.trial import check_first_step
-from gossamer.training.watch import call
+from gossamer.training.watch import call, watched_round
 
 __all__ = [
     "Client",
@@ -19,4 +19,5 @@ __all__ = [
     "pushed_names",
     "share_of",
     "together",
+    "watched_round",
 ]

@@ -14,7 +14,7 @@ from gossamer.training.letters import Delivery, mix_letters, pushed_names, share
 from gossamer.training.rounds import client_round
 from gossamer.training.steps import full_gradient, steps_without_samples, take_step, with_tape
 from gossamer.training.training import Training
-from gossamer.training.watch import call
+from gossamer.training.watch import call, watched_round
 
 
 class Client:
@@ -51,6 +51,10 @@ class Client:
 
     def train(self, index: int) -> float:
         """Take the local steps and make the message; returns the mean training loss, NaN without samples."""
+        with watched_round(self.method, index, self.work.model.draws_randomness):
+            return self._train(index)
+
+    def _train(self, index: int) -> float:
         round, dtype = self.round(index), self.work.model.initial.dtype
         own = ChunkBatches(self.work.batches, self.work.dataset, [self.number], index, dtype)
         local, total = call("begin", index, self.method.begin, self.state, round), 0.0
@@ -105,7 +109,8 @@ class Client:
 
     def receive(self, index: int) -> None:
         """Take the mixed message: the end of a round."""
-        self.state = call("receive", index, self.method.receive, self.state, self.message, self.round(index))
+        with watched_round(self.method, index, self.work.model.draws_randomness):
+            self.state = call("receive", index, self.method.receive, self.state, self.message, self.round(index))
 
     def letter(self, coded: bool = True) -> Message:
         """The tensors that travel at a gossip step. The result of a second mixing is not sent on in the next step."""

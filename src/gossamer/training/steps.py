@@ -31,7 +31,7 @@ def take_step(
         if work.model.draws_randomness:  # every gradient of the mini-batch has the same dropout mask
             torch.manual_seed(torch.initial_seed())
         losses = sample_losses(work.loss, work.model(x, inputs), batch.targets)
-        return (losses * batch.weights).sum()
+        return (losses * batch.weights).sum().to(batch.weights.dtype)  # of float64 targets, it may be in float64
 
     gradient = Gradient(differentiate(objective, work.model), work.weight_decay, work.clip)
     after = work.method.step(state, local, gradient, round)
@@ -79,7 +79,8 @@ def with_tape(objective: Objective, model: VectorModel) -> GradientAndLoss:
         leaves = model.unflatten(x.detach())
         for name, room in model.unflatten(gradient).items():
             leaves[name].requires_grad_().grad = room
-        loss = objective(leaves)
+        with torch.enable_grad():  # a method's `step` may be under torch.no_grad, as that of an optimizer is
+            loss = objective(leaves)
         torch.autograd.backward(loss)
         return gradient, loss.detach()
 

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gossamer.data import Batch, ChunkBatches, Dataset, Shape, input_tensors
+from gossamer.data import Batch, ChunkBatches
 from gossamer.errors import ExperimentError, GossamerError
 from gossamer.methods import Local, Message, State, mixes
-from gossamer.models import Loss, SquaredError, check_loss
-from gossamer.parts import describe_error, is_out_of_memory, user_line
+from gossamer.system.streams import STREAMS, drawn_since, keep_streams, stream_states
+from gossamer.training.model_trial import check_model_and_loss, shape_words
 from gossamer.training.rounds import client_round
 from gossamer.training.steps import (
     GradientAndLoss,
@@ -27,18 +27,20 @@ from gossamer.training.steps import (
 )
 from gossamer.training.training import Training
 from gossamer.training.watch import (
-    STREAMS,
+    HIDDEN,
     InPlaceError,
     Watch,
-    drawn_since,
+    at_line,
+    equal_results,
     hidden_state,
-    keep_streams,
-    stream_states,
+    is_users,
+    refuse_failure,
+    same_numbers,
     torch_draws_only,
 )
 
-#: Samples on which the loss of a batch is compared with the losses of its samples.
-LOSS_SAMPLES = 32
+#: The types of tensors that can be mixed.
+MIXED = (torch.float32, torch.float64)
 
 
 def check_first_step(training: Training) -> None:
@@ -54,7 +56,7 @@ def check_first_step(training: Training) -> None:
         if len(working):
             own = ChunkBatches(training.batches, training.dataset, [client], 0, model.initial.dtype)
             batch = own.take(0).at(0)
-            _check_model_and_loss(training, client)
+            check_model_and_loss(training, client)
         _MethodTrial(training, client, batch).run()
     for name, value in model.template.named_buffers():
         if not torch.equal(value, buffers[name]):
@@ -62,97 +64,6 @@ def check_first_step(training: Training) -> None:
                 f"model {type(model.template).__name__} changes its buffer '{name}' while it trains, which no client "
                 "sends: clients would not agree on it. Make it a parameter, or leave it as it is."
             )
-
-
-def _check_model_and_loss(training: Training, client: int) -> None:
-    """Refuse a model that fails on samples, and a loss that fails or is no mean over them."""
-    model, data = training.model, training.dataset
-    rows = torch.as_tensor(_different_samples(training, client), device=model.initial.device)
-    some = data.train[rows]
-    inputs, targets = data.scaling.apply(some.inputs, model.initial.dtype), some.targets
-    watch = Watch({"its inputs": inputs})
-    before = stream_states()
-    try:
-        with torch.no_grad(), watch:
-            outputs = model(model.initial, inputs)
-    except InPlaceError as error:
-        raise ExperimentError(
-            f"model {type(model.template).__name__} changes its inputs in place{_at(error)}: the samples themselves "
-            "would change. Make a new tensor: `x = x - 1`, not `x -= 1`; inplace=False"
-        ) from error
-    except Exception as error:
-        _refuse(f"the model fails on samples of shape {_shape_words(data.shape)}", error, _input_hint(data, error))
-    drew = torch_draws_only("the model", before)
-    before = stream_states()
-    try:
-        with torch.no_grad():
-            training.loss(outputs, targets)
-            drew |= (draws := torch_draws_only("the loss", before))
-            if not draws:
-                check_loss(training.loss, outputs, targets)
-    except GossamerError:
-        raise
-    except Exception as error:
-        what = f"the loss fails on outputs of {_described(outputs)} and targets of {_described(targets)}"
-        _refuse(what, error, _hint(training.loss, outputs, targets))
-    model.draws_randomness |= "torch" in drew
-
-
-def _different_samples(training: Training, client: int) -> np.ndarray:
-    """Some samples of a client with as many different targets as it has: one of each class first."""
-    held = training.batches.client_rows[client]
-    targets = training.dataset.train.targets
-    if targets.dim() == 1:
-        own = targets[torch.as_tensor(held, device=targets.device)].cpu().numpy()
-        _, first = np.unique(own, return_index=True)
-        held = np.concatenate([held[first], np.delete(held, first)])
-    return held[:LOSS_SAMPLES]
-
-
-def _shape_words(shape: Shape) -> str:
-    """The shape of a sample in words.
-
-    >>> _shape_words((1, 8, 8)), _shape_words({"ids": (12,), "age": ()})
-    ('1x8x8', 'ids 12, age 1')
-    """
-    if isinstance(shape, dict):
-        return ", ".join(f"{name} {_shape_words(each)}" for name, each in shape.items())
-    return "x".join(map(str, shape)) or "1"
-
-
-def _input_hint(data: Dataset, error: Exception) -> str:
-    """What may be wrong with the inputs, if a layer does not take their type."""
-    if "dtype" not in str(error) and "scalar type" not in str(error):
-        return ""
-    kinds = {values.dtype for values in input_tensors(data.train.inputs)}
-    if torch.uint8 in kinds:
-        return ". Bytes are pixels, which are scaled to floats; give tokens as int64"
-    if any(not kind.is_floating_point for kind in kinds):
-        return ". Integers are given to the model as they are, for an embedding; give measurements as floats"
-    return ". Floats stay floats; give tokens as integers"
-
-
-def _hint(loss: Loss, outputs: Any, targets: Tensor) -> str:
-    """What may be wrong with the outputs or the targets of a loss that fails."""
-    if not isinstance(outputs, Tensor):
-        return ". For outputs that are no tensor, set `loss` to a function of your own: one number for each sample"
-    if targets.dim() == 2 and bool(((targets == 0) | (targets == 1)).all()) and bool((targets.sum(1) == 1).all()):
-        return ". If these are one-hot labels, give the number of each class: targets.argmax(1)"
-    if isinstance(loss, SquaredError):
-        return (
-            f". The model gives {outputs[0].numel()} numbers for each sample, the targets have {targets[0].numel()}; "
-            "for classes take 'cross-entropy'"
-        )
-    if targets.is_floating_point():
-        return ". If these are classes, give them as whole numbers: targets.long(); for numbers take 'squared-error'"
-    return ""
-
-
-def _described(value: Any) -> str:
-    """The shape and type of a tensor; the type of anything else."""
-    if not isinstance(value, Tensor):
-        return f"type {type(value).__name__}"
-    return f"shape {tuple(value.shape)} ({str(value.dtype).removeprefix('torch.')})"
 
 
 class _MethodTrial:
@@ -163,7 +74,7 @@ class _MethodTrial:
         self.method, self.traits = training.method, training.traits
         self.name = f"method '{type(training.method).__name__}'"
         #: Gossamer's own methods are tested for what costs time and memory to find here.
-        self.users = type(training.method).__module__.partition(".")[0] != "gossamer"
+        self.users = is_users(training.method)
         self.gradients: list[tuple[Tensor, Tensor]] = []
         self.hidden = hidden_state(self.method)
 
@@ -206,8 +117,9 @@ class _MethodTrial:
             {"state": state, "round": self._round(opening=True)},
         )
         self._same("open", "state", self.usual, "`init`", state)
+        mixed = self._as_mixed("open", message)
         state = self._state(
-            "opened", self.traits.opening.opened, {"state": state, "mixed": message, "round": self._round()}
+            "opened", self.traits.opening.opened, {"state": state, "mixed": mixed, "round": self._round()}
         )
         self._same("opened", "state", self.usual, "`init`", state)
         return state
@@ -225,6 +137,7 @@ class _MethodTrial:
         replayed = iter(list(self.gradients))
 
         def taken(*x: Tensor) -> tuple[Tensor, Tensor]:
+            self._refuse_gradient_at(*x)
             if (known := next(replayed, None)) is not None:
                 return known[0].clone(), known[1].clone()
             before = stream_states()
@@ -235,14 +148,39 @@ class _MethodTrial:
             except Exception as error:
                 if isinstance(error, GossamerError):
                     raise
-                shape = _shape_words(self.work.dataset.shape)
-                _refuse(f"the gradient of the model or the loss fails on samples of shape {shape}", error)
+                shape = shape_words(self.work.dataset.shape)
+                recorded = "does not require grad" not in str(error)
+                hint = (
+                    ""
+                    if recorded
+                    else (
+                        ". Torch has not recorded how the loss follows from the parameters: a .detach(), .item(), "
+                        ".numpy(), .data or torch.no_grad() on the way from them to the loss cuts it off"
+                    )
+                )
+                refuse_failure(f"the gradient of the model or the loss fails on samples of shape {shape}", error, hint)
             self.work.model.draws_randomness |= "torch" in drew
             if self.users:
                 self.gradients.append((found[0].clone(), found[1].clone()))
             return found
 
         return taken
+
+    def _refuse_gradient_at(self, *x: Any) -> None:
+        """Refuse to take the gradient at anything but a model vector, or where torch records nothing."""
+        if torch.is_inference_mode_enabled():
+            raise ExperimentError(
+                f"{self.name} asks for a gradient inside torch.inference_mode(), where torch takes none. Leave it out: "
+                "a step is not recorded anyway"
+            )
+        right = self.work.model.initial
+        for given in x:
+            if not isinstance(given, Tensor) or given.shape != right.shape or given.dtype != right.dtype:
+                got = _described_briefly(given) + (f" ({given.dtype})" if isinstance(given, Tensor) else "")
+                raise ExperimentError(
+                    f"{self.name} asks for the gradient at a {got}; it is taken at a model vector, a tensor of shape "
+                    f'{tuple(right.shape)} ({right.dtype}), such as local["y"]'
+                )
 
     def _round(self, opening: bool = False) -> Any:
         return client_round(self.work, self.client, 0, opening)
@@ -266,7 +204,17 @@ class _MethodTrial:
             codec, what = self.traits.codec, "the tensors that travel"
             wire = self._tensors("encode", what, self._call("encode", codec.encode, {"message": message}))
             message = self._tensors("decode", "the message", self._call("decode", codec.decode, {"wire": wire}))
-        return {key: message[name] for key, (name, _) in found.items()}
+        return self._as_mixed("finish", {key: message[name] for key, (name, _) in found.items()})
+
+    def _as_mixed(self, function: str, message: Message) -> Message:
+        """A message after mixing: new tensors. A type that cannot be mixed is refused."""
+        for key, value in message.items():
+            if value.dtype not in MIXED:
+                raise ExperimentError(
+                    f"{self.name}: `{function}` sends '{key}' as {value.dtype}, but mixing needs torch.float32 or "
+                    "torch.float64: others would round the sum. To send fewer bytes, give `encode` and `decode`."
+                )
+        return {key: value.clone() for key, value in message.items()}
 
     # One function
 
@@ -275,7 +223,7 @@ class _MethodTrial:
         self.gradients = []
         result = self._once(name, function, given)
         self._refuse_hidden(name)
-        if self.users and not _equal(result, self._once(name, function, given)):
+        if self.users and not equal_results(result, self._once(name, function, given)):
             raise ExperimentError(
                 f"{self.name}: `{name}` gives other numbers when it is called again with the same arguments. "
                 "Random numbers come from `round.noise` (with `draws = True`); what it remembers belongs in the state."
@@ -290,22 +238,28 @@ class _MethodTrial:
             with Watch(tensors):
                 result = function(*arguments.values())
         except InPlaceError as error:
-            raise ExperimentError(f"{self.name}: `{name}` changes {error.place} in place{_at(error)}, which other "
+            raise ExperimentError(f"{self.name}: `{name}` changes {error.place} in place{at_line(error)}, which other "
                 f"calls still use. Make a new tensor: `{error.remedy()}`") from error  # fmt: skip
         except _MissingKeyError as error:
             sends = f". `sends` has {_keys(self.method.sends)}" if error.where == "mixed" else ""
-            raise ExperimentError(f"{self.name}: `{name}` {error.args[0]}{_at(error)}{sends}") from error
+            raise ExperimentError(f"{self.name}: `{name}` {error.args[0]}{at_line(error)}{sends}") from error
         except GossamerError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             missing = not self.traits.draws and "NoneType" in str(error)
             hint = ". If it uses `round.noise`: that is there only with `draws = True` in the class" if missing else ""
-            _refuse(f"{self.name}: `{name}` fails with", error, hint, join=" ")
+            refuse_failure(f"{self.name}: `{name}` fails with", error, hint, join=" ")
         for place, copy in copies.items():  # past torch's own functions: numpy, .data
-            if not _same_numbers(tensors[place], copy):
+            if not same_numbers(tensors[place], copy):
                 raise ExperimentError(
                     f"{self.name}: `{name}` changes {place} in place (through numpy or .data), which other calls still "
                     "use. Copy it first: .clone()"
+                )
+        for place, tensor in tensors.items():
+            if tensor.requires_grad:
+                raise ExperimentError(
+                    f"{self.name}: `{name}` lets torch record {place} (requires_grad), which other calls still use. "
+                    f"Take a tensor of your own: y = {place}.detach().clone().requires_grad_()"
                 )
         if drawn := drawn_since(before):
             raise ExperimentError(
@@ -348,6 +302,11 @@ class _MethodTrial:
                 raise ExperimentError(
                     f"{self.name}: `{name}` returns {what} with a {type(value).__name__} under {key!r}, where a tensor "
                     "is needed: torch.as_tensor(value)"
+                )
+            if value.requires_grad:
+                raise ExperimentError(
+                    f"{self.name}: `{name}` returns {what} with a tensor under {key!r} that still requires a gradient, "
+                    "as an nn.Parameter does: return value.detach()"
                 )
         return dict(result)
 
@@ -393,10 +352,7 @@ class _MethodTrial:
         after = hidden_state(self.method)
         for key in {**self.hidden, **after}:
             if self.hidden.get(key) != after.get(key):
-                raise ExperimentError(
-                    f"{self.name}: `{name}` changes {key}: one object serves all clients of a worker, and nothing of "
-                    "it is saved. Keep it in the state, as a tensor; the number of the round is `round.number`."
-                )
+                raise ExperimentError(f"{self.name}: `{name}` changes {key}: {HIDDEN}")
 
 
 class _Given(dict[str, Tensor]):
@@ -438,29 +394,3 @@ def _described_briefly(value: Any) -> str:
     if isinstance(value, dict):
         return f"dictionary with {_keys(value)}"
     return f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-
-
-def _at(error: BaseException) -> str:
-    line = user_line(error)
-    return f" ({line})" if line else ""
-
-
-def _refuse(what: str, error: Exception, hint: str = "", join: str = ": ") -> NoReturn:
-    if is_out_of_memory(error):
-        raise error
-    raise ExperimentError(f"{what}{join}{describe_error(error)}{hint}") from error
-
-
-def _same_numbers(one: Tensor, other: Tensor) -> bool:
-    return torch.equal(one, other) or (one.shape == other.shape and bool(((one == other) | (one != one)).all()))
-
-
-def _equal(one: Any, other: Any) -> bool:
-    """Whether two results hold the same numbers."""
-    if isinstance(one, Tensor):
-        return isinstance(other, Tensor) and _same_numbers(one, other)
-    if isinstance(one, dict):
-        return isinstance(other, dict) and one.keys() == other.keys() and all(_equal(one[k], other[k]) for k in one)
-    if isinstance(one, tuple):
-        return isinstance(other, tuple) and len(one) == len(other) and all(map(_equal, one, other))
-    return type(one) is type(other)  # refused elsewhere

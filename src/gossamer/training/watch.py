@@ -1,6 +1,7 @@
 """What a user's function does beside returning a result: in-place changes, global random numbers, hidden state."""
 
 import random
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -12,13 +13,18 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from gossamer.errors import ExperimentError
+from gossamer.parts import describe_error, is_out_of_memory, user_line
+from gossamer.system.streams import STREAMS, drawn_since, stream_states
 
 T = TypeVar("T")
 
 #: The operator of each in-place one, for the line that is right.
 OPERATORS = {"add": "+", "iadd": "+", "sub": "-", "isub": "-", "mul": "*", "imul": "*", "div": "/", "itruediv": "/"}
-#: The global streams of random numbers.
-STREAMS = {"torch": "torch's global stream", "numpy": "numpy's global stream", "python": "Python's `random`"}
+#: What is wrong with a method that changes its own object.
+HIDDEN = (
+    "one object serves all clients of a worker, and nothing of it is saved. Keep it in the state, as a tensor; the "
+    "number of the round is `round.number`."
+)
 
 
 class InPlaceError(Exception):
@@ -50,9 +56,41 @@ class Watch(TorchFunctionMode):
         result = function(*args, **(kwargs or {}))
         if changed := [(place, t) for place, t, version in self._watched if t._version != version]:
             # Whatever shares memory with the tensor has changed too: `local` may hold what `state` holds.
-            named = [place for place, t in changed if any(t is each for each in args)] or [changed[0][0]]
+            named = [place for place, t in changed if any(t is each for each in args)] or [changed[-1][0]]
             raise InPlaceError(named[-1], getattr(function, "__name__", ""))
         return result
+
+
+def at_line(error: BaseException) -> str:
+    """Where in a user's code an error was raised, in brackets."""
+    line = user_line(error)
+    return f" ({line})" if line else ""
+
+
+def refuse_failure(what: str, error: BaseException, hint: str = "", join: str = ": ") -> NoReturn:
+    """Refuse a part whose code raised an error."""
+    if is_out_of_memory(error):
+        raise error
+    told = describe_error(error)
+    raise ExperimentError(f"{what}{join}{told.removesuffix('.') if hint else told}{hint}") from error
+
+
+def same_numbers(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same numbers; NaN is NaN."""
+    return torch.equal(one, other) or (one.shape == other.shape and bool(((one == other) | (one != one)).all()))
+
+
+def equal_results(one: Any, other: Any) -> bool:
+    """Whether two results of a function hold the same numbers."""
+    if isinstance(one, Tensor):
+        return isinstance(other, Tensor) and same_numbers(one, other)
+    if isinstance(one, dict):
+        if not isinstance(other, dict) or one.keys() != other.keys():
+            return False
+        return all(equal_results(one[key], other[key]) for key in one)
+    if isinstance(one, tuple | list):
+        return type(one) is type(other) and len(one) == len(other) and all(map(equal_results, one, other))
+    return type(one) is type(other)  # refused elsewhere
 
 
 def call(name: str, index: int, function: Callable[..., T], *given: Any) -> T:
@@ -84,21 +122,6 @@ def has_version(value: Any) -> bool:
     return isinstance(value, Tensor) and not value.is_inference()
 
 
-def stream_states() -> dict[str, Any]:
-    """The state of each global stream."""
-    numbers = torch.get_rng_state()
-    if torch.cuda.is_available():
-        numbers = torch.cat([numbers, torch.cuda.get_rng_state()])
-    numpy: Any = np.random.get_state(legacy=False)  # noqa: NPY002
-    words, *rest = numpy["state"]["key"].tobytes(), numpy["state"]["pos"], numpy["has_gauss"], numpy["gauss"]
-    return {"torch": numbers.numpy().tobytes(), "numpy": (words, rest), "python": random.getstate()}
-
-
-def drawn_since(before: dict[str, Any]) -> list[str]:
-    """The streams from which something was drawn."""
-    return [name for name, state in stream_states().items() if state != before[name]]
-
-
 def torch_draws_only(who: str, before: dict[str, Any]) -> set[str]:
     """What a model draws: from torch's stream it is keyed by client and step, from others it would not be."""
     drawn = set(drawn_since(before))
@@ -111,15 +134,34 @@ def torch_draws_only(who: str, before: dict[str, Any]) -> set[str]:
 
 
 @contextmanager
-def keep_streams(device: torch.device) -> Iterator[None]:
-    """Leave the global streams as they were."""
-    numpy, python = np.random.get_state(), random.getstate()  # noqa: NPY002
-    try:
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            yield
-    finally:
-        np.random.set_state(numpy)  # noqa: NPY002
-        random.setstate(python)
+def watched_round(method: Any, index: int, model_draws: bool) -> Iterator[None]:
+    """Around a method's functions in a round: refused if they, the model or the loss do what was not seen in the first
+    step, draw from a global stream or change what the method's object holds.
+
+    A model that draws (dropout) has torch's stream seeded for it.
+    """
+    before, held = stream_states(), hidden_state(method) if is_users(method) else {}
+    yield
+    drawn = [name for name in drawn_since(before) if not (name == "torch" and model_draws)]
+    if "python" in drawn and threading.active_count() > 1:  # another thread's, such as a tracker's
+        drawn.remove("python")
+    who = f"method '{type(method).__name__}'"
+    if drawn:
+        raise ExperimentError(
+            f"round {index + 1}: {who}, the model or the loss draws random numbers from {STREAMS[drawn[0]]}, which all "
+            "clients of a worker share: the result would depend on how clients are run. A method sets `draws = True` "
+            "and uses `round.noise`; a model that draws does so in its first batch, too."
+        )
+    if held:
+        after = hidden_state(method)
+        for key in {**held, **after}:
+            if held.get(key) != after.get(key):
+                raise ExperimentError(f"round {index + 1}: {who} changes {key}: {HIDDEN}")
+
+
+def is_users(method: Any) -> bool:
+    """Whether a method is a user's own."""
+    return type(method).__module__.partition(".")[0] != "gossamer"
 
 
 def hidden_state(method: Any) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def choose_plan(
     chunks = sizes_to_try(per_worker, most) if overrides.chunk is None else [min(overrides.chunk, per_worker)]
     if (overrides.chunk or 2) > 1 and (failure := try_step(training, trainable(training)[:2])):
         chunks, reason = [1], f"vmap cannot run this model or method: {one_line(failure)}"
-        overrides = overrides._replace(chunk=1)
+        overrides = overrides._replace(chunk=1, step="traced" if overrides.step == "lanes" else overrides.step)
     plain = default_plan(training)
     plain = plain._replace(
         chunk=min(plain.chunk, most) if overrides.chunk is None else chunks[0],

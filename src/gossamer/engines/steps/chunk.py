@@ -333,8 +333,14 @@ class ChunkRunner:
         train = self.training.dataset.train
         return LaneBatches([*input_tensors(train.inputs), train.targets], *batches.padded(width), batches.active)
 
+    def run_one_by_one(self, error: Exception) -> None:
+        """Run clients one at a time from now on, since `vmap` cannot run them."""
+        step: StepMode = "traced" if self.in_effect.step == "lanes" else self.in_effect.step
+        self.in_effect = self.in_effect._replace(chunk=1, step=step)
+        self.trouble = f"clients run one at a time from here on, since vmap cannot run them: {one_line(error)}"
+
     def _fall_back(self, step: StepMode, trouble: str) -> None:
-        self.trouble, self.in_effect = trouble, self.plan._replace(step=step)
+        self.trouble, self.in_effect = trouble, self.in_effect._replace(step=step)
 
     def _made_of(self, alone: bool, steps: int | None) -> list[Any]:
         """All that a traced step depends on, besides its tensors."""

@@ -51,6 +51,6 @@ def same_result(one: tuple[Local, Tensor], other: tuple[Local, Tensor]) -> bool:
 def _close(found: Tensor, value: Tensor) -> bool:
     if found.shape != value.shape:
         return False
-    largest = float(value.abs().max()) if value.numel() else 0.0
+    largest = float(value.nan_to_num(0.0, 0.0, 0.0).abs().max()) if value.numel() else 0.0
     tolerance = 1e-4 if value.dtype != torch.float64 else 1e-9
     return bool(torch.allclose(found, value, rtol=0, atol=tolerance * largest, equal_nan=True))
