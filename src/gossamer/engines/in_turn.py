@@ -31,7 +31,7 @@ class InTurn(Stacked):
     def __init__(self, training: Training, plan: ExecutionPlan | None = None, *how: Any, **more: Any) -> None:
         super().__init__(training, (plan or default_plan(training))._replace(chunk=1), *how, **more)
 
-    def round(self, index: int) -> RoundReport:
+    def _round(self, index: int) -> RoundReport:
         """One round: every client in turn mixes, receives, trains and sends."""
         training, buffers = self.training, self._buffers
         started, (step,) = self._now(), training.gossip_steps(index)
