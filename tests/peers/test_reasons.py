@@ -14,12 +14,14 @@ import pytest
 from attacker import experiment
 from gossamer.errors import GossamerError
 from gossamer.peers import neighbours, report
+from gossamer.peers.data import peer_training
 from gossamer.peers.identity.certificates import CERTIFICATE, KEY, Authority
 from gossamer.peers.identity.kit import open_kit, renew, revoke
+from gossamer.peers.identity.roster import Address
 from gossamer.peers.peer import Peer
 from gossamer.peers.wire import links, service
 from gossamer.peers.wire.service import AT_ONCE, CALLS_A_SECOND, LONGEST_WAIT, CallLimit
-from networks import SECONDS, make_kits, make_peers
+from networks import SECONDS, make_kits, make_peers, run_together
 
 
 @pytest.fixture
@@ -195,6 +197,19 @@ def test_a_taken_port_leaves_no_run_folder(kits: list[Path]) -> None:
         with pytest.raises(GossamerError, match="cannot listen on"):
             make_peers(kits[:1])
     assert not (kits[0] / "run").exists()
+
+
+def test_a_peer_that_others_reach_by_another_address_than_its_own(kits: list[Path]) -> None:
+    """Behind a router, or in a container, it listens where it is told."""
+    own, network = open_kit(kits[0]).member, kits[0] / "network.toml"
+    text = network.read_text().replace("rounds = 400", "rounds = 2")
+    network.write_text(text.replace('[peers.p0]\nhost = "127.0.0.1"', '[peers.p0]\nhost = "203.0.113.9"'))
+    (kits[1] / "network.toml").write_text((kits[1] / "network.toml").read_text().replace("rounds = 400", "rounds = 2"))
+    with pytest.raises(GossamerError, match=r"cannot listen on 203\.0\.113\.9:.* name its own with --listen"):
+        make_peers(kits[:1])
+    kit = open_kit(kits[0])
+    first = Peer(kit, peer_training(kit), kit.folder / "run", listen=Address(own.host, own.port))
+    run_together([first, *make_peers(kits[1:])])
 
 
 def test_a_long_log_is_begun_anew(kits: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import socket
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +28,12 @@ def peer(
         str | None,
         typer.Option(metavar="KEY=N,...", help="Inject faults, e.g. lose=0.2,double=0.05,delay=0.5."),
     ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:]PORT", help="Listen there, if others reach it by another address; host: all unless given."
+        ),
+    ] = None,
     metrics_port: Annotated[
         str | None,
         typer.Option(metavar="[HOST:]PORT", help="Serve numbers for Prometheus there; host: 127.0.0.1 unless given."),
@@ -35,12 +42,13 @@ def peer(
 ) -> None:
     """Run one peer of a network, here, on its own samples. Started again, it goes on where it was."""
     options = {
-        "--data": data, "--out": out, "--data-dir": data_dir, "--faults": faults, "--metrics-port": metrics_port,
+        "--data": data, "--out": out, "--data-dir": data_dir, "--faults": faults, "--listen": listen,
+        "--metrics-port": metrics_port,
     }  # fmt: skip
     given = [word for option, value in options.items() if value is not None for word in (option, str(value))]
     again = shlex.join(["gossamer", "peer", str(kit), *given])
     try:
-        _run(kit, data, data_dir, out, faults, metrics_port, quiet)
+        _run(kit, data, data_dir, out, faults, listen, metrics_port, quiet)
     except KeyboardInterrupt as stop:
         round = getattr(stop, "round", None)
         if round is None:
@@ -57,6 +65,7 @@ def _run(
     data_dir: Path | None,
     out: Path | None,
     faults: str | None,
+    listen: str | None,
     metrics_port: str | None,
     quiet: bool,
 ) -> None:
@@ -67,11 +76,24 @@ def _run(
 
     metrics = as_address(metrics_port) if metrics_port is not None else None
 
+    own = (
+        as_address(listen, "--listen", host="::" if socket.has_dualstack_ipv6() else "0.0.0.0")
+        if listen is not None
+        else None
+    )
+
     def watch(line: dict[str, Any]) -> None:
         if not quiet:
             console.note(peer_line(line))
 
     ended = run_peer(
-        kit, data=data, data_dir=data_dir, out=out, faults=parse_faults(faults), watch=watch, metrics=metrics
+        kit,
+        data=data,
+        data_dir=data_dir,
+        out=out,
+        faults=parse_faults(faults),
+        watch=watch,
+        metrics=metrics,
+        listen=own,
     )
     console.say_where(ended.folder)

@@ -23,6 +23,7 @@ from gossamer.parts import in_user_code
 from gossamer.peers.gossip import Gossip
 from gossamer.peers.identity.code import code_digests
 from gossamer.peers.identity.kit import Kit
+from gossamer.peers.identity.roster import Address
 from gossamer.peers.ledger import MassLedger, parcel_of
 from gossamer.peers.losses import Losses
 from gossamer.peers.mass import Parcel
@@ -65,6 +66,7 @@ class Peer:
         folder: Path,
         faults: Faults | None = None,
         watch: Callable[[dict[str, Any]], None] | None = None,
+        listen: Address | None = None,
     ) -> None:
         self.kit, self.training, self.folder = kit, training, folder
         self.number, exchange = kit.number, kit.roster.exchange
@@ -74,7 +76,7 @@ class Peer:
         self.schedule = GossipSchedule(training.network, self.number, self.format.open_steps)
         self.losses = Losses(self.traits, training.network, self.number)
         if not folder.exists():
-            check_port(kit.member)  # so that a start in vain leaves no folder behind
+            check_port(kit.member, listen)  # so that a start in vain leaves no folder behind
         code = code_digests(kit.roster.experiment)
         self._lock = take_folder(folder, kit, VERSION, code)
         self.progress = PeerProgress(
@@ -110,7 +112,14 @@ class Peer:
             training, self.format, self.schedule, self.progress, self.mailbox, self.ledger, self.losses
         )
         self.service = Service(
-            kit, admission, self.mailbox, self.report.log, self.progress.hello, self.neighbours.greeted, self.status
+            kit,
+            admission,
+            self.mailbox,
+            self.report.log,
+            self.progress.hello,
+            self.neighbours.greeted,
+            self.status,
+            listen,
         )
         self._gossip = Gossip(
             client=self.client, format=self.format, schedule=self.schedule, progress=self.progress, losses=self.losses,

@@ -23,7 +23,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import tomli_w
 from pydantic import Field, ValidationError, field_validator
@@ -53,6 +53,20 @@ LONGEST_HOST = 253
 
 class RosterError(GossamerError):
     """The network file is invalid, or peers cannot run its experiment."""
+
+
+class Address(NamedTuple):
+    """Host and port.
+
+    >>> str(Address("::1", 7001)), str(Address("127.0.0.1", 7002))
+    ('[::1]:7001', '127.0.0.1:7002')
+    """
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class Member(Checked):
@@ -94,12 +108,8 @@ class Member(Checked):
 
     @property
     def address(self) -> str:
-        """Host and port.
-
-        >>> Member(name="a", host="::1", port=7001).address, Member(name="b", port=7002).address
-        ('[::1]:7001', '127.0.0.1:7002')
-        """
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        """Host and port."""
+        return str(Address(self.host, self.port))
 
 
 class Exchange(Checked):

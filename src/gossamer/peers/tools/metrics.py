@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gossamer.errors import GossamerError
+from gossamer.peers.identity.roster import Address
 
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
 #: Seconds that a caller may take for its request.
@@ -64,19 +65,20 @@ def _escaped(text: str) -> str:
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-def as_address(text: str) -> tuple[str, int]:
-    """The address in the text of `--metrics-port`: a port on the loopback address, or host:port.
+def as_address(text: str, option: str = "--metrics-port", host: str = "127.0.0.1") -> Address:
+    """The address in the text of an option: host:port, or a port on this host.
 
-    >>> as_address("9100"), as_address("10.0.0.1:9100"), as_address("[::1]:9100")
-    (('127.0.0.1', 9100), ('10.0.0.1', 9100), ('::1', 9100))
+    >>> [str(as_address(text)) for text in ("9100", "10.0.0.1:9100", "[::1]:9100")]
+    ['127.0.0.1:9100', '10.0.0.1:9100', '[::1]:9100']
     """
+    usual = host
     host, _, port = text.rpartition(":")
     if not port.isascii() or not port.isdigit() or not 0 < int(port) <= 65535:
-        raise GossamerError(f"--metrics-port: should be a port or host:port, like 9100 or 10.0.0.1:9100 (got '{text}')")
-    return host.strip("[]") or "127.0.0.1", int(port)
+        raise GossamerError(f"{option}: should be a port or host:port, like 9100 or 10.0.0.1:9100 (got '{text}')")
+    return Address(host.strip("[]") or usual, int(port))
 
 
-async def serve(address: tuple[str, int], status: Callable[[], dict[str, Any]]) -> asyncio.Server:
+async def serve(address: Address, status: Callable[[], dict[str, Any]]) -> asyncio.Server:
     """Serve Prometheus, in the peer's event loop."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -93,10 +95,8 @@ async def serve(address: tuple[str, int], status: Callable[[], dict[str, Any]]) 
         finally:
             writer.close()
 
-    host, port = address
     try:
-        return await asyncio.start_server(answer, host, port, limit=LONGEST)
+        return await asyncio.start_server(answer, address.host, address.port, limit=LONGEST)
     except OSError as error:
-        shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
-        raise GossamerError(f"--metrics-port: cannot listen on {shown}: {reason}") from None
+        raise GossamerError(f"--metrics-port: cannot listen on {address}: {reason}") from None

@@ -10,6 +10,7 @@ from typing import Any
 
 from gossamer.peers.data import peer_training
 from gossamer.peers.identity.kit import open_kit
+from gossamer.peers.identity.roster import Address
 from gossamer.peers.peer import Peer
 from gossamer.peers.tools.metrics import serve
 from gossamer.peers.wire.faults import Faults
@@ -34,16 +35,20 @@ def run_peer(
     faults: Faults | None = None,
     watch: Callable[[dict[str, Any]], None] | None = None,
     started: Callable[[Peer], None] | None = None,
-    metrics: tuple[str, int] | None = None,
+    metrics: Address | None = None,
+    listen: Address | None = None,
 ) -> Peer:
-    """Run the peer of a kit until its last round is over and its neighbours need it no longer."""
+    """Run the peer of a kit until its last round is over and its neighbours need it no longer.
+
+    `listen`: where it listens, if others reach it by another address.
+    """
     die_with_requesting_parent()
     use_one_arena()
     _raise_file_limit()
     kit = open_kit(kit_folder)
     training = peer_training(kit, data, data_dir)
     return_freed_blocks_of(training.model.largest)
-    peer = Peer(kit, training, out or kit_folder / "run", faults, watch)
+    peer = Peer(kit, training, out or kit_folder / "run", faults, watch, listen)
     if started is not None:
         started(peer)
 

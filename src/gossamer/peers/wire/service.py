@@ -24,7 +24,7 @@ from gossamer.peers.identity.certificates import CertificateError, identity
 from gossamer.peers.identity.kit import Kit
 from gossamer.peers.identity.renewed import RenewedKit
 from gossamer.peers.identity.revoked import Revoked
-from gossamer.peers.identity.roster import Member
+from gossamer.peers.identity.roster import Address, Member
 from gossamer.peers.store.letters import CHUNK, Draft, Letter
 from gossamer.peers.store.mailbox import Mailbox
 from gossamer.peers.wire import tls
@@ -98,8 +98,10 @@ class Service:
         hello: Callable[[int], wire.Hello],
         greeted: Callable[[int, wire.Hello], None],
         status: Callable[[], dict[str, Any]],
+        listen: Address | None = None,
     ) -> None:
         self._kit, self._admission, self._mailbox, self._log = kit, admission, mailbox, log
+        self._listen = listen or Address(kit.member.host, kit.member.port)
         self._hello, self._greeted, self._status = hello, greeted, status
         self._revoked = Revoked(kit, log)
         self._renewed = RenewedKit(kit)
@@ -116,7 +118,6 @@ class Service:
 
     async def start(self) -> None:
         """Start listening."""
-        member = self._kit.member
         self._server = grpc.aio.server(
             options=[
                 *tls.OPTIONS,
@@ -139,9 +140,9 @@ class Service:
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         try:
-            self._server.add_secure_port(member.address, tls.server_credentials(self._kit, self._on_connection))
+            self._server.add_secure_port(str(self._listen), tls.server_credentials(self._kit, self._on_connection))
         except RuntimeError as error:
-            raise _cannot_listen(member) from error
+            raise _cannot_listen(self._kit.member, self._listen) from error
         await self._server.start()
 
     async def stop(self) -> None:
@@ -321,21 +322,23 @@ class Service:
         return self._kit.roster.members[number].name
 
 
-def check_port(member: Member) -> None:
-    """Raise an error if this machine cannot listen on a peer's address."""
+def check_port(member: Member, listen: Address | None = None) -> None:
+    """Raise an error if this machine cannot listen on a peer's address, or on the one that it listens on instead."""
+    listen = listen or Address(member.host, member.port)
     try:
-        for family, kind, protocol, _, address in socket.getaddrinfo(member.host, member.port, type=socket.SOCK_STREAM):
+        for family, kind, protocol, _, address in socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM):
             with socket.socket(family, kind, protocol) as tried:
                 tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 tried.bind(address)
     except OSError as error:
-        raise _cannot_listen(member) from error
+        raise _cannot_listen(member, listen) from error
 
 
-def _cannot_listen(member: Member) -> GossamerError:
+def _cannot_listen(member: Member, listen: Address) -> GossamerError:
     return GossamerError(
-        f"peers.{member.name}: cannot listen on {member.address}. Is another program on that port (or another process "
-        "of this peer), or is the address not one of this machine?"
+        f"peers.{member.name}: cannot listen on {listen}. Is another program on that port (or another process of this "
+        "peer), or is the address not one of this machine? Where others reach it by another address than its own, name "
+        "its own with --listen."
     )
 
 
