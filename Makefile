@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run help test coverage chromium quick lint scripts bench which-method reproduction docs report-picture clean
+.PHONY: run help test coverage chromium quick lint scripts bench which-method reproduction docs report-picture live-pictures clean
 
 run: $(READY)  ## Compare five methods on a ring of 16 clients (the default).
 	$(BIN)/gossamer compare
@@ -59,6 +59,9 @@ report-picture: $(READY) chromium  ## Write the README's picture of a report (a 
 	$(BIN)/gossamer compare --out runs/report-picture
 	chromium --headless=new --no-sandbox --hide-scrollbars --window-size=1280,1180 \
 		--screenshot=docs/images/report.png "file://$(CURDIR)/runs/report-picture/report.html"
+
+live-pictures: $(READY) chromium  ## Write the documentation's pictures of the live page (two minutes; needs Chromium).
+	$(BIN)/python tests/helpers/live_picture.py docs/images
 
 docs: $(READY)  ## Write the pages that are generated from the code.
 	$(BIN)/python -m gossamer.pages.manual docs

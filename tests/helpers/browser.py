@@ -89,6 +89,11 @@ class Page:
         path.write_bytes(base64.b64decode(shot["data"]))
         return path
 
+    def window(self, path: Path) -> Path:
+        """What is seen of the page without scrolling, as a picture."""
+        path.write_bytes(base64.b64decode(self("Page.captureScreenshot", format="png")["data"]))
+        return path
+
     def pdf(self, path: Path) -> Path:
         """The page on paper."""
         made = self("Page.printToPDF", preferCSSPageSize=True, paperWidth=8.27, paperHeight=11.69)

@@ -5,7 +5,11 @@ import { readFileSync } from "node:fs";
 const scripts = process.argv[2];
 const { amount, csv, duration, extent, meanAndSpread, plain, sortValue } = await import(`${scripts}/numbers.js`);
 const { sortedOrder } = await import(`${scripts}/table.js`);
-const { curve, isRound, written } = await import(`${scripts}/charts.js`);
+const { curve, isRound, oneDigit, written } = await import(`${scripts}/charts.js`);
+const { headline } = await import(`${scripts}/live_runs.js`);
+const network = await import(`${scripts}/live_network.js`);
+const { Store } = await import(`${scripts}/live_feed.js`);
+const { roughly } = await import(`${scripts}/live_parts.js`);
 const { blend, isDark } = await import(`${scripts}/clients.js`);
 
 assert.deepEqual([0, 0.01234, 1234.5, -0.5, 1.2e-7, null, NaN, Infinity].map((x) => plain(x)),
@@ -38,7 +42,26 @@ assert.equal(written("percent", -0.012), "−1.2 %");
 assert.deepEqual([0.1, 0.2, 0.3, 0.05].map((x) => isRound(x, 100)), [true, true, false, true]);
 assert.ok(isRound(0.1, 1e5) && !isRound(0.2, 1e5));
 assert.deepEqual([1, 10, 1e3, 1e-3, 1e22].map((x) => isRound(x, 1e23)), [true, false, true, true, false]);
+assert.deepEqual([0.0098, 0.01, 9.99e-7, 4.2, 1, 123, 9e-5].map(oneDigit), [0.009, 0.01, 9e-7, 4, 1, 100, 9e-5]);
 assert.ok(isDark(blend(1)) && !isDark(blend(0.4)));
+
+// The live page: what it keeps, and what it says.
+const store = new Store();
+store.take({ all: true, set: { about: 1, "rows/a": [[1]], "group/x": {} } });
+store.take({ set: { about: 2 }, add: { "rows/a": [[2]], "rows/unknown": [[9]] }, gone: ["group/x"] });
+assert.deepEqual([store.get("about"), store.get("rows/a"), store.under("group/")], [2, [[1], [2]], []]);
+store.take({ all: true, set: { about: 3 } });
+assert.deepEqual(store.under(""), [["about", 3]]);
+assert.deepEqual([null, 0.4, 12.2, 130, 4000].map(roughly), ["", "moments", "13 s", "2 min", "1 h 7 min"]);
+const group = { name: "a", state: "running", runs: 1, done: 30, rounds: 40, left: 12, changed: 1 };
+assert.deepEqual(headline({}, [["1", group]]), ["a is running: round 30 of 40, about 12 s left.", "75 %"]);
+assert.equal(headline({ gone: true }, [])[1], "gone");
+assert.equal(headline({}, [["1", { ...group, state: "diverged" }]])[0], "Nothing runs now. Diverged after round 30 of 40.");
+const peer = { state: "working", round: 3, rounds: 9, weight: 0.75 };
+assert.equal(network.headline([["a", peer], ["b", { ...peer, state: "away" }]])[0], "All peers have done round 3 of 9. b does not answer.");
+assert.equal(network.headline([["a", { ...peer, state: "finished" }]])[1], "finished");
+assert.ok(network.mass([["a", peer], ["b", peer]]).includes("sum to 1.500 of 2: the rest is in letters"));
+assert.equal(network.mass([["a", { ...peer, weight: null }]]), "");
 
 // The report joins its modules into one, so that a name may be defined in one of them alone.
 const names = process.argv.slice(3).flatMap((name) =>

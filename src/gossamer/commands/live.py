@@ -40,7 +40,7 @@ def live(
         from gossamer.pages.live import server
         from gossamer.pages.live.guard import new_token, read_password
     except ModuleNotFoundError as error:
-        if error.name not in ("starlette", "uvicorn"):
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
             raise
         raise GossamerError(MISSING) from None
     if (certificate is None) != (key is None):

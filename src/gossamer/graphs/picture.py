@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import networkx as nx
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.spatial import KDTree
 
 from gossamer.errors import GraphError
+from gossamer.graphs.layout import Array, circle, is_on_circle, layout
 from gossamer.graphs.network import Network, links
 from gossamer.graphs.spectrum import GraphSummary, summarise
 from gossamer.system.words import counted
@@ -25,8 +25,6 @@ MANY = 20_000
 
 INK, NODE, IDLE, SERVER, PAPER = "#1d2433", "#20405f", "#c3ccd6", "#d1495b", "#ffffff"
 SPAN = LinearSegmentedColormap.from_list("span", ["#2a9d8f", "#3d6fb6", "#8e5bb5"])  # short links to long ones
-
-Array = NDArray[np.float64]
 
 
 def draw(network: Network, path: str | Path) -> Path:
@@ -76,38 +74,6 @@ def _title(network: Network, summary: GraphSummary, panels: int) -> tuple[str, s
     return f"{network.name} · {counted(network.clients, 'client')}", " · ".join(facts)
 
 
-def layout(network: Network) -> Array:
-    """The position of each client."""
-    n = network.clients
-    if len(network.shape) == 2:
-        row, column = np.divmod(np.arange(n), network.shape[1])
-        return np.stack([column, -row], axis=1).astype(np.float64)
-    if _on_circle(network):
-        return _circle(n)
-    messages = links(network.matrix(0))
-    degree = np.diff(messages.indptr)
-    if n > 2 and messages.nnz == 2 * degree.max() == 2 * (n - 1):  # a star: its hub in the middle
-        places = np.zeros((n, 2))
-        places[degree < n - 1] = _circle(int((degree < n - 1).sum()))
-        return places
-    graph = nx.from_scipy_sparse_array(messages.astype(float))
-    if n <= 100:
-        layout = nx.kamada_kawai_layout(graph)
-    else:
-        layout = nx.spring_layout(graph, seed=0, iterations=100, k=2 / np.sqrt(n))
-    return np.array([layout[i] for i in range(n)])
-
-
-def _on_circle(network: Network) -> bool:
-    """Whether clients are placed on a circle, which shows regular patterns and suits links that change."""
-    return network.shape == (network.clients,) or network.period != 1 or network.has_server
-
-
-def _circle(n: int) -> Array:
-    angle = np.pi / 2 - 2 * np.pi * np.arange(n) / n  # the first on top, then clockwise
-    return np.stack([np.cos(angle), np.sin(angle)], axis=1)
-
-
 def _draw_links(axes: Axes, network: Network, places: Array, step: int, side: float) -> None:
     receiver, sender = links(network.matrix(step)).tocoo().coords
     busy = np.isin(np.arange(network.clients), np.concatenate([receiver, sender]))
@@ -122,7 +88,7 @@ def _draw_links(axes: Axes, network: Network, places: Array, step: int, side: fl
     colours = SPAN(np.minimum(1, span))
     colours[:, 3] = np.where(wrapped, 0.45, 0.25 + 0.65 * fine)
     # On a circle, links bend inwards, except between adjacent clients, so that they do not overlap along the rim.
-    middle, curved = (start + end) / 2, _on_circle(network) and len(start) <= MANY
+    middle, curved = (start + end) / 2, is_on_circle(network) and len(start) <= MANY
     if curved:
         apart = np.abs(receiver - sender)
         middle[np.minimum(apart, network.clients - apart) > 1] *= 0.65
@@ -164,7 +130,7 @@ def _draw_server(axes: Axes, network: Network, places: Array, step: int, side: f
 
 def _draw_clients(axes: Axes, places: Array, radius: float, busy: NDArray[np.bool_], side: float) -> None:
     """A disc for each client, pale for those that neither send nor receive."""
-    discs = places[:, None, :] + radius * _circle(40)[None, :, :]
+    discs = places[:, None, :] + radius * circle(40)[None, :, :]
     colours = np.where(busy, NODE, IDLE)
     axes.add_collection(PolyCollection(list(discs), facecolors=colours, edgecolors=PAPER, linewidths=0.8, zorder=3))
     if len(places) > LABELLED:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from gossamer.errors import GossamerError
 from gossamer.graphs import GRAPHS, Network, as_graph
+from gossamer.graphs.layout import layout
 from gossamer.parts import user_code
 from gossamer.runs.folder import read_lines
 from gossamer.runs.record import RunRecord
@@ -249,8 +250,6 @@ def client_values(run: RunRecord, most: int) -> list[dict[str, Any]]:
 
 def graph_of(experiment: Mapping[str, Any]) -> dict[str, Any]:
     """Places and links of an experiment's graph; without places where it cannot be built here."""
-    from gossamer.graphs.picture import layout  # matplotlib takes half a second to import
-
     about: dict[str, Any] = {"title": "", "note": "", "problem": "", "places": [], "links": [], "server": False}
     graph, count = experiment.get("graph"), experiment.get("clients")
     title = value_label(graph)

@@ -139,8 +139,8 @@ class FolderWatch:
 class FolderSource:
     """Feeds of a folder: one of the list, and one of each group that a tab shows."""
 
-    #: Seconds between two looks.
-    every = 1.0
+    #: Seconds until the next look.
+    every: float = 1.0
     #: Whether there is something to see that is lost if nobody looks.
     always = False
     shows = True

@@ -58,7 +58,8 @@ class Group:
         scores = [progress.score for progress in each if progress.score is not None]
         state = self._state(states)
         return {
-            "name": self.name, "described": self.described, "state": state, "problem": self.problem,
+            "name": self.name, "described": self.described, "state": state,
+            "problem": self.problem or (each[0].why if state == "unreadable" and each else ""),
             "runs": len(each), "ended": ended, "running": running, "changed": round(self.changed),
             "done": sum(min(p.round, p.rounds) if p.state in UNFINISHED else p.rounds for p in each),
             "rounds": sum(p.rounds for p in each),

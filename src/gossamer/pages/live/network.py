@@ -26,8 +26,11 @@ PANELS = (
 COLUMNS = (*(axis.key for axis in AXES), *(panel.key for panel in PANELS))
 #: Events that are kept.
 EVENTS = 300
+#: Seconds between two looks; in the last rounds of a network of few peers.
+EVERY, SOON = 0.5, 0.1
+LAST_ROUNDS, FEW = 2, 16
 #: Seconds that a peer has to answer: longer, and one that is frozen holds up the view of all others.
-TIMEOUT = 1.0
+TIMEOUT = 2.0
 #: Looks that a peer may miss before it counts as away, as one under load does.
 MISSES = 2
 
@@ -35,8 +38,6 @@ MISSES = 2
 class NetworkSource:
     """The feed of a network."""
 
-    #: Seconds between two looks.
-    every = 0.5
     #: What peers say is not written anywhere that this page reads: it is asked for, whether somebody looks or not.
     always = True
     shows = False
@@ -61,6 +62,13 @@ class NetworkSource:
         self._feed.put("about", self._about)
         self._feed.rows("events", [])
         self._feed.flush()
+
+    @property
+    def every(self) -> float:
+        """Seconds until the next look: few towards the end, since a peer that has finished soon leaves."""
+        told = [peer for peer in self._peers.values() if peer.left is not None]
+        ends = told and min(peer.left or 0 for peer in told) <= LAST_ROUNDS
+        return SOON if ends and len(self._peers) <= FEW else EVERY
 
     def feed(self, shown: str | None) -> Feed:
         """The feed of the network."""
@@ -107,6 +115,8 @@ class Peer:
         self._misses = self._process = 0
         self._since: float | None = None
         self._round = -1
+        #: Rounds that it has to do, when it last answered and had not finished.
+        self.left: int | None = None
         self._refused: dict[str, int] = {}
 
     def look(self, view: PeerView) -> Iterator[tuple[str, str]]:
@@ -119,6 +129,7 @@ class Peer:
                 again = "started again, " if status["process"] > self._process else ""
                 yield "back", f"is back: {again}at round {status['round']}"
             self._answered, self._away, self._misses, self._since = True, False, 0, None
+            self.left = None if view.finished else status["rounds"] - status["round"]
             if status["process"] != self._process:  # it counts from zero again
                 self._process, self._refused = status["process"], {}
             for kind, count in status["refused"].items():
@@ -131,7 +142,7 @@ class Peer:
             if self._since is None:
                 self._since = time.time()
             if self._misses >= MISSES and not self._away:
-                self._away = True
+                self._away, self.left = True, None
                 yield "away", f"does not answer: {view.problem}"
         if view.finished and not self.finished:
             self.finished = True

@@ -50,10 +50,13 @@ TO_END = 2
 class Source(Protocol):
     """Where news comes from."""
 
-    every: float
     always: bool
     #: Whether there are several things of which a tab shows one.
     shows: bool
+
+    @property
+    def every(self) -> float:
+        """Seconds until the next look."""
 
     def feed(self, shown: str | None) -> Feed:
         """The feed of all, or of one thing that is shown."""
@@ -105,9 +108,9 @@ class Live:
             await self.source.look({name for name, tabs in self._shown.items() if tabs})
             self.bell.ring()
             self._asked.clear()
-            await asyncio.sleep(AT_LEAST)
+            await asyncio.sleep(min(AT_LEAST, self.source.every))
             with suppress(TimeoutError):  # a tab that has just been opened need not wait for its turn
-                async with asyncio.timeout(self.source.every - AT_LEAST):
+                async with asyncio.timeout(max(0.0, self.source.every - AT_LEAST)):
                     await self._asked.wait()
 
     async def _asset(self, request: Request) -> Response:

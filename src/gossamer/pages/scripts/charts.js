@@ -53,6 +53,13 @@ export function isRound(value, ratio) {
   return (digit === 1 && power % every === 0) || (ratio < 300 && (digit === 2 || digit === 5));
 }
 
+/** A positive number cut to one digit. uPlot counts the lines of a logarithmic axis up from its lower end in steps of the
+ *  power of ten below it; from 0.0098 it would step over 0.01, and count for ever. */
+export function oneDigit(value) {
+  const power = 10 ** Math.floor(Math.log10(value));
+  return Number((Math.max(1, Math.floor(value / power)) * power).toPrecision(1));
+}
+
 /** One chart. `variants` are [{label, runs}], `rounds` the rounds of all columns; a variant may have rounds of its own,
  *  and the line style of another one. */
 export class Chart {
@@ -113,7 +120,7 @@ export class Chart {
     const [left, right] = extent(lines.map((line) => line.x.filter((_, i) => line.mean[i] !== null)));
     const x = left === right ? [left - 1, right + 1] : [left, right];
     let [low, high] = extent(lines.map((line) => line.mean), log ? (value) => value > 0 : undefined);
-    if (log) return { log, x, y: [low / 1.6, high * 1.6] };
+    if (log) return { log, x, y: [oneDigit(low / 1.6), high * 1.6] };
     const [least, most] = [low, high];
     for (const line of lines) {
       line.mean.forEach((mean, i) => {

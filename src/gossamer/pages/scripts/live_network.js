@@ -20,6 +20,9 @@ export function headline(peers) {
   const round = Math.min(...peers.map(([, peer]) => peer.round));
   if (peers.every(([, peer]) => peer.state === "finished")) return [`All ${peers.length} peers have finished ${rounds} rounds.`, "finished"];
   const some = (state) => peers.filter(([, peer]) => peer.state === state).map(([name]) => name);
+  if (peers.every(([, peer]) => peer.state === "away" || peer.state === "finished")) {
+    return [`No peer answers any more. The last that they said: round ${round} of ${rounds}. Peers leave when they have finished.`, "gone"];
+  }
   const words = [`All peers have done round ${round} of ${rounds}.`];
   const [away, missing] = [some("away"), some("waiting")];
   if (away.length) words.push(`${listed(away)} ${away.length > 1 ? "do" : "does"} not answer.`);
