@@ -8,8 +8,9 @@ The small clients learn softmax regression on digits (650 parameters) with ten r
 drawn for each of them, with repetition. Their time should grow as their number: the largest run finds out how to run
 its clients, and the others run them in the same way. A run is stopped after some rounds; the first is not timed.
 
-Memory is the most that all processes of a run took together, pages that they share counted once, looked up twice a
-second; imports are in it. Reckoned is what a run is taken to need before it starts: one that does not fit is refused.
+Memory is the most that all processes of a run took together, pages that they share counted once, looked up at least
+twice a second; imports are in it. Reckoned is what a run is taken to need before it starts: one that does not fit is
+refused.
 """
 
 import argparse
@@ -111,7 +112,8 @@ class Watch(Observer):
         return statistics.median(record[f"seconds_{what}"] for record in self.rounds[1:] or self.rounds)
 
     def _look(self) -> None:
-        while not self._over.wait(0.5):
+        # Short runs are looked at often, and long ones, where a look takes longer, twice a second.
+        while not self._over.wait(min(0.5, (time.perf_counter() - self.began) / 10)):
             self.peak = max(self.peak, _memory_together())
 
 

@@ -10,7 +10,6 @@ of the ratios within one round of turns, so that a slow minute of the machine fa
 
 import argparse
 import os
-import re
 import statistics
 import sys
 import tempfile
@@ -176,23 +175,21 @@ def all_at_once(multiplying: dict[str, Contender], seconds: float) -> Limit:
 
 
 def titles(cores: int) -> list[str]:
-    """The heads of the columns; what a ratio relates to stands behind the ×."""
+    """The names of the measures; what a ratio relates to stands behind the ×."""
     threads, workers = (f"{cores} {thing}" if cores > 1 else f"1 {thing[:-1]}" for thing in ("threads", "workers"))
     return [
-        "workload", "loop, 1 thread: steps/s", f"loop, {threads}: × loop", "loop, fastest products: × loop",
-        "JAX: × loop", "Gossamer, 1 worker: × loop", f"Gossamer, {workers}: × loop",
-        f"Gossamer, {workers}: × loop, {threads}", f"Gossamer, {workers}: × loop, fastest products",
-        f"Gossamer, {workers}: × JAX",
+        "loop, 1 thread: client-steps/s", f"loop, {threads}: × loop", "loop, fastest products: × loop", "JAX: × loop",
+        "Gossamer, 1 worker: × loop", f"Gossamer, {workers}: × loop", f"Gossamer, {workers}: × loop, {threads}",
+        f"Gossamer, {workers}: × loop, fastest products", f"Gossamer, {workers}: × JAX",
         f"Gossamer, {workers}: × 1 worker", f"Gossamer, {workers}: of limit", "±",
     ]  # fmt: skip
 
 
 def cells(outcome: Outcome, cores: int) -> list[str]:
-    """One line of the table."""
+    """The measures of one workload."""
     pairs = [(who, LOOP_1) for who in (LOOP_ALL, PRODUCTS, JAX, ENGINE_1, ENGINE_ALL)]
     pairs += [(ENGINE_ALL, to) for to in (LOOP_ALL, PRODUCTS, JAX, ENGINE_1)]
     return [
-        outcome.workload.name,
         f"{outcome.rate(LOOP_1):,.0f}",
         *(f"{outcome.ratio(who, to):.2f}" if {who, to} <= set(outcome.rates) else "–" for who, to in pairs),
         f"{100 * outcome.share(ENGINE_ALL, cores):.0f} %",
@@ -200,14 +197,21 @@ def cells(outcome: Outcome, cores: int) -> list[str]:
     ]
 
 
+def lines_of(outcomes: Sequence[Outcome], cores: int) -> list[list[str]]:
+    """The table: its head, then a line for each measure with a column for each workload."""
+    columns = [cells(outcome, cores) for outcome in outcomes]
+    head = ["", *(outcome.workload.name for outcome in outcomes)]
+    return [head, *(list(line) for line in zip(titles(cores), *columns, strict=True))]
+
+
 def table(outcomes: Sequence[Outcome], cores: int) -> Table:
     """The table for a terminal."""
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, header_style="bold")
-    for index, head in enumerate(titles(cores)):
-        lines = re.sub(r"(?<=\d) |: |(?<=,) ", "\n", head.removeprefix("Gossamer, "))
-        shown.add_column(lines, justify="right" if index else "left", no_wrap=True)
-    for outcome in outcomes:
-        shown.add_row(*cells(outcome, cores))
+    head, *lines = lines_of(outcomes, cores)
+    for index, name in enumerate(head):
+        shown.add_column(name, justify="right" if index else "left", no_wrap=index > 0)
+    for line in lines:
+        shown.add_row(*line)
     return shown
 
 
@@ -257,10 +261,9 @@ def not_made(name: str) -> str:
 
 def markdown(outcomes: Sequence[Outcome], cores: int, lines: Sequence[str]) -> str:
     """The table for a page, with its notes."""
-    heads = titles(cores)
-    rows = [f"| {' | '.join(heads)} |", "|---" + "|---:" * (len(heads) - 1) + "|"]
-    rows += [f"| {' | '.join(cells(outcome, cores))} |" for outcome in outcomes]
-    return "\n".join([*rows, "", *(f"- {line}" for line in lines)]) + "\n"
+    head, *rows = (f"| {' | '.join(line)} |" for line in lines_of(outcomes, cores))
+    page = [head, "|---" + "|---:" * len(outcomes) + "|", *rows, "", *(f"- {line}" for line in lines)]
+    return "\n".join(page) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
