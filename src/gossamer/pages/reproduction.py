@@ -4,6 +4,7 @@
 `<!-- table: NAME -->` and `<!-- end of table -->`; the prose around them is kept.
 """
 
+import math
 import re
 import sys
 from collections.abc import Mapping
@@ -18,6 +19,12 @@ from gossamer.studies.results import Estimate, VariantResult
 TABLE = re.compile(r"(<!-- table: ([a-z0-9-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 #: How the heading of a column of rounds ends.
 TO_TARGET = ": paper / ours"
+#: The heading of a further metric, and how its values are written.
+COLUMNS = {
+    "train_accuracy": ("training %", ".2%"),
+    "top_eigenvalue": ("top eigenvalue", ".3g"),
+    "sam_sharpness": ("SAM-sharpness", ".3g"),
+}
 
 
 class Side(NamedTuple):
@@ -36,6 +43,7 @@ def side_by_side(paper: PaperStudy, runs: Mapping[str, VariantResult]) -> Side:
     traffic = any(numbers.traffic is not None for numbers in paper.numbers.values())
     headings = ["cell", "seeds", "to round"]
     headings += ["paper %", "ours %", "difference"] if accuracy else [] if traffic else ["ours %"]
+    headings += [COLUMNS.get(key, (key.replace("_", " "), ""))[0] for key in paper.columns]
     headings += [f"to {target} %{TO_TARGET}" for target in paper.targets]
     headings += ["paper GiB", "of FedAvg or Gossip", "ours: bytes a round", "of FedAvg or Gossip"] if traffic else []
     rows = []
@@ -52,6 +60,7 @@ def side_by_side(paper: PaperStudy, runs: Mapping[str, VariantResult]) -> Side:
             row.append(f"{100 * best.mean - said:+.2f}" if said is not None and whole else "")
         elif not traffic:
             row.append(_percent(best))
+        row += [_column(found, key) for key in paper.columns]
         row += [_rounds(paper, found, target) for target in paper.targets]
         if traffic and numbers and numbers.traffic:
             base = "FedAvg, server" if "server" in label else "Gossip"
@@ -72,6 +81,16 @@ def _bytes_a_round(found: VariantResult | None) -> float:
 def _percent(best: Estimate) -> str:
     spread = "" if best.spread is None else f" ± {100 * best.spread:.2f}"
     return f"{100 * best.mean:.2f}{spread}"
+
+
+def _column(found: VariantResult, key: str) -> str:
+    """A further metric after the last round; nothing where it was not measured."""
+    mean, spread = found.last(key)
+    if math.isnan(mean):
+        return ""
+    form = COLUMNS.get(key, ("", ".3g"))[1]
+    shown = [format(value, form).removesuffix("%") for value in (mean, spread) if value is not None]
+    return " ± ".join(shown)
 
 
 def _range(values: list[int]) -> str:

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, Unpack
 
 from gossamer.errors import ExperimentError, RunFolderError, did_you_mean
 from gossamer.experiment import experiment_from, read_toml
+from gossamer.measure import METRICS
 from gossamer.runs.files import make_folder, write_text
 from gossamer.runs.folder import ENVIRONMENT, EXPERIMENT
 from gossamer.runs.record import RunRecord, read_run
@@ -64,7 +65,7 @@ class Conclusion(NamedTuple):
     says: str
     cell: str
     than: tuple[str, ...]
-    #: "best" or "last" accuracy, or the fewest rounds to an accuracy in percent, such as "97".
+    #: "best" or "last" accuracy, a metric after the last round, or the fewest rounds to an accuracy such as "97".
     measure: str = "best"
 
 
@@ -89,6 +90,8 @@ class PaperStudy:
     conclusions: tuple[Conclusion, ...]
     #: How each method's best settings are found, if not by the paper.
     tuning: Tuning | None = None
+    #: Further metrics after the last round that the table has.
+    columns: tuple[str, ...] = ()
 
     @cached_property
     def labels(self) -> list[str]:
@@ -155,6 +158,9 @@ class PaperStudy:
         named = _without_common_end(conclusion.than) if len(pairs) > 1 else [""]
         told = ", ".join(f"{name} {pair.mean:+.2f}".strip() for name, pair in zip(named, pairs, strict=True))
         unit = "points" if conclusion.measure in ("best", "last") else "rounds fewer"
+        if conclusion.measure in METRICS:
+            falls = METRICS[conclusion.measure].direction == "down"
+            unit = f"{conclusion.measure.replace('_', ' ')}, {'lower' if falls else 'higher'}"
         if any(pair.error is None for pair in pairs):
             way = "for it" if all(pair.mean > 0 for pair in pairs) else "against it"
             return Judgement("cannot be told", f"one seed, which speaks {way}: {told} {unit}")
@@ -173,6 +179,9 @@ class PaperStudy:
             return lambda run: 100 * run.best(self.metric)
         if measure == "last":
             return lambda run: 100 * run.last(self.metric)
+        if measure in METRICS:
+            sign = -1 if METRICS[measure].direction == "down" else 1
+            return lambda run: sign * run.last(measure)
         return lambda run: -(reached_in(run, self.metric, measure) or run.rounds + 1)
 
     def _incomparable(self, one: VariantResult, other: VariantResult, measure: str) -> str | None:
@@ -181,7 +190,9 @@ class PaperStudy:
         if not seeds:
             return f"no seed in common: {one.label}, {other.label}"
         for mine, theirs in ((one.runs[seed], other.runs[seed]) for seed in seeds):
-            if measure in ("best", "last"):
+            if measure in METRICS and any(math.isnan(run.last(measure)) for run in (mine, theirs)):
+                return f"{measure.replace('_', ' ')} was not measured"
+            if measure in ("best", "last", *METRICS):
                 if mine.rounds != theirs.rounds:
                     return f"{one.label} was run to round {mine.rounds}, {other.label} to {theirs.rounds}"
                 continue
@@ -240,7 +251,15 @@ def load_paper(name: str) -> PaperStudy:
         numbers[label] = PaperNumbers(rounds=rounds, **cell)
     conclusions = tuple(Conclusion(**{**c, "than": tuple(c["than"])}) for c in paper.get("conclusions", ()))
     made = PaperStudy(
-        name, study, paper["source"], paper["shows"], paper.get("metric", "test_accuracy"), numbers, conclusions, tuning
+        name,
+        study,
+        paper["source"],
+        paper["shows"],
+        paper.get("metric", "test_accuracy"),
+        numbers,
+        conclusions,
+        tuning,
+        tuple(paper.get("columns", ())),
     )
     known = made.labels if tuning is None else list(tuning.candidates)
     named = [*numbers, *(label for c in conclusions for label in (c.cell, *c.than))]
