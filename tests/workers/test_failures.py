@@ -218,7 +218,7 @@ def test_a_long_error_is_told_in_part() -> None:
         as_group(2, torch.device("cpu"), work)
 
 
-#: Groups that end in every way, in a process where nobody else opens and closes anything (gRPC does, at every fork).
+#: Groups that end in every way, in a process where nobody else opens and closes anything.
 GROUPS = """
 import os, re, signal, torch
 from gossamer.workers import WorkerLost, as_group

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gossamer.workers import ForkFailed, can_fork, run_in_fork
+from gossamer.workers import ForkFailed, can_fork, forks, run_in_fork
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="forks are for Linux only")
 
@@ -54,3 +54,11 @@ def test_a_fork_that_does_not_end_is_killed(tmp_path: Path) -> None:
         run_in_fork(work, timeout=0.2)
     with pytest.raises(ProcessLookupError):  # and it is gone
         os.kill(int((tmp_path / "process").read_text()), 0)
+
+
+def test_a_fork_that_does_not_start_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock that another thread held at the fork may stop it at once."""
+    monkeypatch.setattr(forks, "START_TIMEOUT", 0.2)
+    monkeypatch.setattr(forks, "die_with_parent", lambda _: time.sleep(60))
+    with pytest.raises(ForkFailed, match=r"did not start within 0\.2 s"):
+        run_in_fork(lambda: "done")

@@ -13,8 +13,10 @@ from contextlib import contextmanager, suppress
 
 from gossamer.system.orphans import die_with_parent
 
-#: Seconds that work in a fork may take: longer than any that ends. A fork of a process with threads may hang for good.
+#: Seconds that work in a fork may take, once it has started: longer than any that ends. Beside threads it may hang.
 FORK_TIMEOUT = 900.0
+#: A fork's first message, and the seconds until it must be there: the fork does nothing before it.
+STARTED, START_TIMEOUT = b"started", 120.0
 
 
 def can_fork() -> bool:
@@ -64,6 +66,9 @@ def run_in_fork(work: Callable[[], str], timeout: float = FORK_TIMEOUT) -> str:
     os.close(writer)
     try:
         with open(reader, encoding="utf-8") as pipe:
+            if not select.select([pipe], [], [], START_TIMEOUT)[0]:
+                raise ForkFailed(f"its process did not start within {START_TIMEOUT:g} s")
+            os.read(reader, len(STARTED))
             if not select.select([pipe], [], [], timeout)[0]:
                 raise ForkFailed(f"its process did not end within {timeout:g} s")
             text = pipe.read()
@@ -89,6 +94,7 @@ def _run_child(work: Callable[[], str], writer: int, parent: int) -> None:
         with suppress(OSError):
             os.setpgid(0, 0)
         die_with_parent(parent)
+        os.write(writer, STARTED)
         gc.freeze()
         gc.enable()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):

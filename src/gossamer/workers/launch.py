@@ -28,13 +28,11 @@ from gossamer.errors import DivergenceError, GossamerError
 from gossamer.system.allocator import trim_freed_memory
 from gossamer.system.orphans import die_with_parent
 from gossamer.workers.board import Board, Forked
-from gossamer.workers.forks import forking
+from gossamer.workers.forks import START_TIMEOUT, STARTED, forking
 from gossamer.workers.group import ALONE, GROUP_TIMEOUT, Distributed, Group, WorkerLost
 
 Result = TypeVar("Result")
 
-#: A worker's first message, and the seconds until it must be there: the worker does nothing before it.
-STARTED, START_TIMEOUT = b"started", 120.0
 #: Characters of an error and of its traceback that are passed on. They are read when the worker has ended, and a pipe
 #: holds 64 kB.
 ERROR_LENGTH, TRACEBACK_LENGTH = 4_000, 10_000
