@@ -17,6 +17,8 @@ import tempfile
 from os.path import relpath
 from pathlib import Path
 
+from website.markdown_of_github import spaced, titled
+
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 #: Pages that do not stand in `docs/`, and their names in the site.
@@ -52,7 +54,7 @@ def with_links(file: Path, shown: set[Path]) -> str:
             shown.add(leads)
         return found["head"] + relpath(place, Path(place_of(file)).parent).replace(os.sep, "/")
 
-    return FENCE_OR_LINK.sub(link, file.read_text(encoding="utf-8"))
+    return spaced(titled(FENCE_OR_LINK.sub(link, file.read_text(encoding="utf-8"))))
 
 
 def shown_file(file: Path) -> str:

@@ -67,6 +67,13 @@ def test_formulas_are_set_and_none_is_left_as_text(site: Path) -> None:
             assert not re.search(r"\$[^$\s]+\$|\\(frac|sum|lVert|bar|tilde|text)\b", text), file.name
 
 
+def test_lists_tables_and_code_are_what_they_are_on_github(site: Path) -> None:
+    for file in site.rglob("*.html"):
+        if "files" not in file.relative_to(site).parts:
+            text = re.sub(r"<(pre|code|script|style)\b.*?</\1>", "", file.read_text(encoding="utf-8"), flags=re.S)
+            assert not re.search(r"\|--|<p>\||^- |<p>- |^\d+\. |```", text, re.M), file.name
+
+
 def test_nothing_is_asked_of_the_internet(site: Path) -> None:
     asks = re.compile(r"<(?:script|img|iframe|link)\b[^>]*?(?:src|href)=[\"']?(?:https?:)?//[^\"'\s>]+")
     for file in site.rglob("*.html"):

@@ -324,9 +324,10 @@ def described(variant: VariantResult) -> dict[str, str]:
 def words(value: Any) -> str:
     """A value of an experiment as words.
 
-    >>> words({"every": 1, "clients": 10}), words({"name": "ring"})
-    ('every = 1, clients = 10', 'ring')
+    >>> words({"every": 1, "start": True}), words({"name": "ring"})
+    ('every = 1, start = true', 'ring')
     """
     if isinstance(value, dict) and "name" not in value:
-        return ", ".join(f"{key} = {inner}" for key, inner in value.items())
+        plain = {key: str(inner).lower() if isinstance(inner, bool) else inner for key, inner in value.items()}
+        return ", ".join(f"{key} = {inner}" for key, inner in plain.items())
     return value_label(value)

@@ -31,7 +31,7 @@ def _sentences(comparison: Comparison) -> Iterator[str]:
     if len(set().union(*(variant.test_sets for variant in ranked))) > 1:
         yield f"{best.label} reached {reached}, but not all variants were tested on the same samples: none is the best."
     elif len(ranked) == 1:
-        yield f"{best.label} reached {_best(comparison)} of {reached}{over}; no other variant has a finite number."
+        yield f"{best.label} reached {_best(comparison)} of {reached}{over}."
     else:
         yield from _against_the_second(comparison, best, ranked[1], reached)
     if lost := [variant.label for variant in comparison.variants.values() if variant not in ranked]:

@@ -45,6 +45,11 @@ export function written(kind, value) {
   return plain(value);
 }
 
+/** A value beside an axis: percent with as many digits as it has. */
+function ticked(kind, value) {
+  return kind === "percent" ? `${Number((100 * value).toFixed(2))} %`.replace("-", "−") : written(kind, value);
+}
+
 /** Whether a logarithmic axis has a line at a value: powers of ten, of a long one every second, third, ... of them, and
  *  2 and 5 times these where it is short. */
 export function isRound(value, ratio) {
@@ -116,11 +121,12 @@ export class Chart {
 
   ranges() {
     const lines = this.visible().map(([, line]) => line);
-    const log = this.metric.log && lines.some((line) => line.mean.some((value) => value > 0));
+    const [small, large] = extent(lines.map((line) => line.mean), (value) => value > 0);
+    const log = this.metric.log && large > 8 * small; // a shorter axis has too few round numbers
     const [left, right] = extent(lines.map((line) => line.x.filter((_, i) => line.mean[i] !== null)));
     const x = left === right ? [left - 1, right + 1] : [left, right];
-    let [low, high] = extent(lines.map((line) => line.mean), log ? (value) => value > 0 : undefined);
-    if (log) return { log, x, y: [oneDigit(low / 1.6), high * 1.6] };
+    if (log) return { log, x, y: [oneDigit(small / 1.6), large * 1.6] };
+    let [low, high] = extent(lines.map((line) => line.mean));
     const [least, most] = [low, high];
     for (const line of lines) {
       line.mean.forEach((mean, i) => {
@@ -156,7 +162,7 @@ export class Chart {
         { ...common, grid: { show: false }, size: 30, gap: 6, space: 64,
           values: (_, ticks) => ticks.map((tick) => (this.axis.key === "round" && tick % 1 ? "" : written(this.axis.kind, tick))) },
         { ...common, size: 58, gap: 6, space: 34, ...(log ? { filter, grid: { ...common.grid, filter } } : {}),
-          values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : written(this.metric.kind, tick).replace(/\.0 %$/, " %"))) },
+          values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : ticked(this.metric.kind, tick))) },
       ],
       series: [{}, { show: false }],
       hooks: {
