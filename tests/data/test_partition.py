@@ -26,7 +26,7 @@ def test_every_sample_goes_to_exactly_one_client(samples, clients, classes, seed
         assert len(parts) == clients
         assert all(indices.dtype == np.int64 for indices in parts)
         check_partition(parts, samples)
-        if not isinstance(partition, DirichletByClass):
+        if not isinstance(partition, DirichletByClass | Shards):
             sizes = [len(indices) for indices in parts]
             assert max(sizes) - min(sizes) <= 1
 
@@ -49,15 +49,29 @@ def test_shards_of_whole_classes_hold_that_many():
 
 @settings(deadline=None, max_examples=100)
 @given(st.integers(2, 12), st.integers(1, 5), st.integers(2, 12), st.integers(2, 30), st.integers(0, 2**63))
-def test_shards_of_a_client_are_of_different_classes(clients, per_client, classes, size, seed):
-    """Whenever that is possible: no class has more shards than there are clients."""
+def test_shards_are_of_one_class_and_those_of_a_client_of_different_ones(clients, per_client, classes, size, seed):
+    """Whenever that is possible: there are no more classes than shards, and no class has more shards than clients."""
     targets = labels(clients * per_client * size, classes, seed % 1000)
     parts = Shards(classes_per_client=per_client).split(targets, clients, seed)
     check_partition(parts, len(targets))
-    shards = np.sort(targets).reshape(-1, size)  # equally large, so the shards of a client are as many as asked for
-    most = np.unique(shards[:, size // 2], return_counts=True)[1].max()
-    if most <= clients:
-        assert summarise(parts, targets, classes).distinct.min() >= per_client
+    held = summarise(parts, targets, classes)
+    sizes = np.unique(targets, return_counts=True)[1]
+    if len(sizes) <= clients * per_client:
+        assert held.distinct.max() <= per_client
+        if sizes.max() / len(targets) * per_client <= 1 - 1 / clients:  # with room for rounding up
+            assert held.distinct.min() == per_client
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_classes_of_unequal_sizes_give_two_classes_to_every_client(seed):
+    """MNIST's classes have 5,421 to 6,742 samples: 200 equal shards would lie across their borders."""
+    sizes = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    targets = np.random.default_rng(0).permutation(np.repeat(np.arange(10), sizes))
+    held = summarise(Shards().split(targets, 100, seed), targets, 10)
+    assert held.sizes.sum() == 60_000
+    assert set(held.distinct) == {2}
+    assert held.sizes.min() >= 580
+    assert held.sizes.max() <= 620
 
 
 @pytest.mark.parametrize("seed", range(5))

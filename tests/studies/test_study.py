@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from gossamer import Experiment, GossamerError, Study, compare
+from gossamer.runs.folder import RunFolder
 from gossamer.studies import load_study
 
 DIGITS = {"name": "digits", "train_samples": 80}
@@ -105,3 +106,17 @@ def test_variants_that_do_not_fit_are_named_before_the_first_run(keys: dict, say
     with pytest.raises(GossamerError, match=says):
         compare(Study(Experiment(**SMALL), **keys), out=tmp_path / "c")
     assert not (tmp_path / "c").exists()
+
+
+def test_what_a_killed_process_left_beside_its_files_is_removed(tmp_path: Path) -> None:
+    study = Study(Experiment(rounds=2, clients=3, local_steps=1, model="softmax"), sweep={"lr": [0.1]})
+    compare(study, out=tmp_path / "c", workers=1)
+    whole = sorted(tmp_path.rglob("*"))
+    for left in (tmp_path / "c" / ".table.csv.1.part", tmp_path / "c" / "0.1-seed0" / ".best.safetensors.1.part"):
+        left.write_text("half")
+    compare(study, out=tmp_path / "c", workers=1)
+    assert sorted(tmp_path.rglob("*")) == whole
+
+    (left := tmp_path / "c" / "0.1-seed0" / "checkpoints" / ".round.1.part").write_text("half")
+    RunFolder(tmp_path / "c" / "0.1-seed0").rewind(1)
+    assert not left.exists()

@@ -115,8 +115,15 @@ class Shards:
                 f"{shards:,} shards, but there are only {len(targets):,} samples. Take fewer clients or more samples."
             )
         rng = generator(seed, Purpose.PARTITION)
-        cut = ClientRows.cut(np.concatenate(_by_class(targets, rng, "shards")), shards)
-        middles = np.array([rows[len(rows) // 2] for rows in cut])  # a shard across the border of two classes has both
+        classes = _by_class(targets, rng, "shards")
+        if shards < len(classes):
+            cut = ClientRows.cut(np.concatenate(classes), shards)
+        else:
+            counts = _shards_of(np.array([len(rows) for rows in classes]), shards)
+            cut = ClientRows.of(
+                [piece for rows, count in zip(classes, counts, strict=True) for piece in np.array_split(rows, count)]
+            )
+        middles = np.array([rows[len(rows) // 2] for rows in cut])  # too few shards have several classes each
         dealt = _deal(targets[middles], clients, rng)
         owners = np.repeat(np.arange(shards) // self.classes_per_client, cut.sizes[dealt])
         return ClientRows.by_owner(cut.gather(dealt), owners, clients)
@@ -211,6 +218,20 @@ def check_partition(client_rows: ClientRows | Sequence[Any], samples: int) -> No
     if len(missing):
         named = ", ".join(str(index) for index in missing[:5]) + (", …" if len(missing) > 5 else "")
         raise DataError(f"{len(missing):,} of {samples:,} samples belong to no client: {named}.")
+
+
+def _shards_of(sizes: NDArray[Any], shards: int) -> NDArray[Any]:
+    """How many shards each class is cut into, so that all shards are about as large: one at least.
+
+    >>> _shards_of(np.array([500, 300, 10]), 8).tolist()
+    [4, 3, 1]
+    """
+    counts = np.maximum(1, sizes * shards // sizes.sum())
+    while counts.sum() < shards:
+        counts[np.argmax(sizes / counts)] += 1
+    while counts.sum() > shards:
+        counts[np.argmin(np.where(counts > 1, sizes / np.maximum(1, counts - 1), np.inf))] -= 1
+    return np.asarray(counts)
 
 
 def _deal(classes: NDArray[Any], clients: int, rng: np.random.Generator) -> Indices:

@@ -24,6 +24,12 @@ def replace_file(path: Path, write: Callable[[Path], None]) -> None:
         raise
 
 
+def remove_asides(folder: Path) -> None:
+    """Delete what a killed process has left beside the files that it was writing, in a folder and those in it."""
+    for aside in folder.rglob(".*.part"):
+        aside.unlink(missing_ok=True)
+
+
 def make_folder(path: Path) -> None:
     """Make a folder and its parents."""
     try:

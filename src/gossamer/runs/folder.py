@@ -41,7 +41,7 @@ from gossamer.runs.checkpoint import (
 )
 from gossamer.runs.ending import Ending
 from gossamer.runs.environment import environment
-from gossamer.runs.files import append_line, cannot_write, make_folder, sync, write_text
+from gossamer.runs.files import append_line, cannot_write, make_folder, remove_asides, sync, write_text
 from gossamer.workers import ALONE, Group
 
 #: Raised when a run folder changes so that an older version cannot read it.
@@ -251,9 +251,10 @@ class RunFolder:
                 )
 
     def rewind(self, round: int) -> None:
-        """Delete all rounds after `round`, an incomplete last line, and the files that say that the run has ended."""
+        """Delete all rounds after `round`, half-written lines and files, and those that say that the run has ended."""
         for name in (STOPPED, FINAL):
             (self.path / name).unlink(missing_ok=True)
+        remove_asides(self.path)
         for path in (self.metrics, self.timings, self.clients):
             if not path.exists():
                 continue

@@ -11,7 +11,7 @@ import tomli_w
 
 from gossamer.errors import ExperimentError, RunFolderError, did_you_mean
 from gossamer.experiment import STUDY_KEYS, Experiment, experiment_from, plain, read_toml
-from gossamer.runs.files import make_folder, write_text
+from gossamer.runs.files import make_folder, remove_asides, write_text
 from gossamer.studies.targets import Targets, check_targets
 from gossamer.studies.variants import Variant, describe, variants
 
@@ -96,6 +96,7 @@ class Study:
                 raise RunFolderError(
                     f"{path}: holds another comparison (see {file}). Choose another folder with --out."
                 )
+            remove_asides(path)
             return path
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise RunFolderError(f"{path}: exists and is not a comparison. Choose another folder with --out.")
