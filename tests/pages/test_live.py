@@ -55,7 +55,7 @@ def wrong(page: Page) -> list[str]:
 
 def files(folder: Path) -> dict[str, bytes]:
     """The files of runs that are the same bytes for the same experiment."""
-    varying = ("timings.jsonl", "environment.json", "table", "runs", "report", "curves", "differences")
+    varying = ("timings.jsonl", "environment.json", "seconds", "table", "runs", "report", "curves", "differences")
     paths = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith((*varying, ".")))
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
