@@ -51,6 +51,7 @@ def test_every_page_is_in_the_site_and_in_its_navigation(site: Path) -> None:
     assert {name for name in pages if not (site / name).is_file()} == set()
     entries = tomllib.loads((ROOT / "website" / "zensical.toml").read_text())["project"]["nav"]
     named = re.findall(r"'([\w/-]+)\.md'", str(entries))
+    assert len(named) == len(set(named))
     tables = {name for name in pages if name.startswith("tables/")}  # pages that others link to
     assert {f"{name}.html" for name in named} == pages - tables | {"index.html", "contributing.html", "changelog.html"}
 
