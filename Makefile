@@ -41,7 +41,7 @@ scripts:
 	else cd src/gossamer/pages/scripts && $(ESLINT) --no-config-lookup -c $(CURDIR)/tests/pages/eslint.config.mjs \
 		--ignore-pattern "uplot/**" . ; fi
 
-bench: $(READY)  ## Write the table of docs/benchmarks.md: Gossamer against the loop an expert would write (ten minutes, on an idle machine).
+bench: $(READY)  ## Write the table of docs/benchmarks.md: Gossamer against the loop an expert would write, and JAX (a quarter of an hour, on an idle machine).
 	$(BIN)/python -m benchmarks --out docs/tables/benchmarks.md
 
 which-method: $(READY)  ## Write the tables of docs/which-method.md: every method, measured (half an hour; needs MNIST).
