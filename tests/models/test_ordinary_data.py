@@ -87,9 +87,9 @@ def test_a_squared_error_takes_one_output_in_any_shape() -> None:
     [
         (sums, 1, mean_square, r"outputs have the shape \(9, 1\), targets \(9,\).*targets\.view_as\(outputs\)"),
         (sums, 1, squares, r"outputs have the shape \(9, 1\), targets \(9,\).*targets\.view_as\(outputs\)"),
-        (columns, 1, squares, r"shape \(9, 1\); take the mean over the rest: losses\.flatten\(1\)\.mean\(1\)"),
-        (labels, 3, lambda o, t: float(functional.cross_entropy(o, t)), "float; .* without .item()"),
-        (labels, 3, lambda o, t: None, "NoneType; is a `return` missing"),
+        (columns, 1, squares, r"got \(9, 1\)\): .* losses\.flatten\(1\)\.mean\(1\)"),
+        (labels, 3, lambda o, t: float(functional.cross_entropy(o, t)), "got float.: .* without .item"),
+        (labels, 3, lambda o, t: None, "got NoneType.: is a `return` missing"),
         (labels, 3, lambda o, t: functional.cross_entropy(o, t).detach(), r"a \.detach\(\), .* cuts it off"),
     ],
 )

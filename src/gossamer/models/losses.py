@@ -91,13 +91,15 @@ def sample_losses(loss: Loss, outputs: Any, targets: Tensor) -> Tensor:
 
 def _not_one_number(losses: Any, outputs: Any, targets: Tensor) -> str:
     """Why what a loss gives is not one number for each sample, and what to write."""
-    if not isinstance(losses, Tensor):
-        got, hint = type(losses).__name__, "a tensor, without .item(), float() or numpy"
-        hint = "is a `return` missing?" if losses is None else f"return {hint}: torch differentiates it"
-    else:
-        got = f"a tensor of shape {tuple(losses.shape)}"
-        hint = _broadcast(outputs, targets) or "take the mean over the rest: losses.flatten(1).mean(1)"
-    return f"loss: it gives one number for each of {len(targets)} samples, or their mean, but here {got}; {hint}"
+    got, hint = type(losses).__name__, "a tensor is needed, without .item(), float() or numpy: torch differentiates it"
+    if losses is None:
+        hint = "is a `return` missing?"
+    if isinstance(losses, Tensor):
+        got = str(tuple(losses.shape))
+        hint = (
+            _broadcast(outputs, targets) or 'reduction="none" gives one for each, losses.flatten(1).mean(1) their mean'
+        )
+    return f"a loss gives one number for each of {len(targets)} samples, or their mean (got {got}): {hint}"
 
 
 def _broadcast(outputs: Any, targets: Tensor) -> str:
