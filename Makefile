@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run help test coverage chromium quick lint scripts bench which-method reproduction docs report-picture live-pictures clean
+.PHONY: run help test coverage chromium quick lint scripts bench which-method reproduction docs report-picture live-pictures site clean
 
 run: $(READY)  ## Compare five methods on a ring of 16 clients (the default).
 	$(BIN)/gossamer compare
