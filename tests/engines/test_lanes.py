@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from gossamer import Experiment, simulate
 from gossamer.engines import ExecutionPlan, Stacked
 from gossamer.experiment import prepare
+from gossamer.methods import DFedAvg, Gradient, Local, Message, Round, State
 from gossamer.simulation import Run
 from observers import Listening
 from problems import graph_for, samples, tiny_net
@@ -21,9 +22,10 @@ RAGGED = [8, 1, 0, 4, 12, 8, 5, 3, 8, 4, 4, 9, 2, 7, 4, 8, 6, 4, 4]
 pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="there is no C++ compiler")
 
 
-def experiment(method: str = "dfedavg", sizes: list[int] = RAGGED, **changed: Any) -> Experiment:
+def experiment(method: Any = "dfedavg", sizes: list[int] = RAGGED, **changed: Any) -> Experiment:
+    graph = graph_for(method, len(sizes)) if isinstance(method, str) else "ring"
     settings: dict[str, Any] = {
-        "graph": graph_for(method, len(sizes)), "dataset": samples(sizes, seed=1), "model": tiny_net, "batch_size": 4,
+        "graph": graph, "dataset": samples(sizes, seed=1), "model": tiny_net, "batch_size": 4,
         "local_epochs": 1, "lr": 0.1, "lr_decay": 0.9, "rounds": 3, "dtype": "float64", **changed,
     }  # fmt: skip
     return Experiment(method=method, clients=len(sizes), **settings)
@@ -47,6 +49,40 @@ def assert_in_lanes(described: Experiment, tolerance: float, **options: Any) -> 
 def test_methods_that_keep_more_than_a_model(method: str) -> None:
     """Any other can be named here: all pass, but compiling each takes seconds."""
     assert_in_lanes(experiment(method, weight_decay=1e-3, clip=5.0), 1e-10)
+
+
+class Exchanges(DFedAvg):
+    """Parts of the state change places before it sends, and what it sends lies where one of them was."""
+
+    def init(self, x0: Tensor) -> State:
+        return {"x": x0, "a": x0 * 0 + 1, "b": x0 * 0 + 2, "same": x0 * 0 + 3}
+
+    def begin(self, state: State, round: Round) -> Local:
+        return {"y": state["x"], "start": state["x"], "steps": round.steps}
+
+    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
+        y = local["y"]
+        return {**local, "y": y - round.lr * (gradient(y) + 0.01 * (y - local["start"]) + 0.01 * state["same"])}
+
+    def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
+        after = {**state, "a": state["b"], "b": state["a"] + 0.1 * local["start"] / local["steps"].clamp(min=1)}
+        return after, {"x": local["y"]}
+
+    def receive(self, state: State, mixed: Message, round: Round) -> State:
+        return {**state, "x": mixed["x"] + 0.1 * state["a"]}
+
+
+class Counts(Exchanges):
+    """It looks at the number of the round, so that only its steps can be recorded for all rounds."""
+
+    def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
+        return state, {"x": local["y"] * (1 - 0.01 * round.number)}
+
+
+@pytest.mark.parametrize("method", [Exchanges, Counts])
+@pytest.mark.parametrize("options", [{}, {"small_state": 0}, {"workers": 2}], ids=["twice", "once", "shared"])
+def test_states_that_are_held_once_and_twice_or_shared(method: type[DFedAvg], options: dict[str, Any]) -> None:
+    assert_in_lanes(experiment(method=method(), sizes=RAGGED[:9]), 1e-10, chunk=5, **options)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +140,7 @@ def test_what_cannot_be_taken_is_replayed_and_the_run_says_why(model: Any, reaso
 
 
 def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gossamer.engines.steps.lanes.COMPILER", "no-such-compiler")
+    monkeypatch.setattr("gossamer.system.cpp.COMPILER", "no-such-compiler")
     listener = Listening()
     run(experiment(sizes=[8, 4, 8]), listener, chunk=3, step="lanes")
     assert any("there is no no-such-compiler" in note for note in listener.notes), listener.notes

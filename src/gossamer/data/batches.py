@@ -97,10 +97,15 @@ class Batches:
         counts = np.where(taken, np.minimum(sizes - place, self.batch_size), 0)
         ends = 1 + np.cumsum(epochs * sizes)
         starts = np.where(taken, ends + (epoch - epochs) * sizes + place, 0)
-        return Cut(self._shuffled(chosen, epochs, round), starts, counts)
+        return Cut(self.shuffled(chosen, round), starts, counts)
 
-    def _shuffled(self, clients: Indices, epochs: Indices, round: int) -> Indices:
+    def shuffles(self, clients: Sequence[int]) -> bool:
+        """Whether any of these clients has other mini-batches in every round."""
+        return bool((self.sizes[np.asarray(clients, dtype=np.int64)] > self.batch_size).any())
+
+    def shuffled(self, clients: Indices, round: int) -> Indices:
         """Sample 0, then each client's samples once for each of its epochs, shuffled anew in each."""
+        epochs = -(-self.steps[clients] // np.maximum(self.per_epoch[clients], 1))
         samples = np.concatenate([np.zeros(1, dtype=np.int64), self.client_rows.gather(np.repeat(clients, epochs))])
         draws, end = Draws(self.seed, Purpose.BATCHES), 1
         for client, size, times in zip(clients.tolist(), self.sizes[clients].tolist(), epochs.tolist(), strict=True):
@@ -133,6 +138,7 @@ class ChunkBatches:
         dtype: torch.dtype,
         memory_format: torch.memory_format = torch.contiguous_format,
     ) -> None:
+        self._batches = batches
         self._dataset = dataset
         self._clients = clients
         self._round = round
@@ -145,9 +151,11 @@ class ChunkBatches:
         self._widths: list[int] = counts.max(axis=1, initial=1).tolist()
         column = np.arange(max(self._widths, default=1))
         real = column < counts[:, :, None]
-        rows = samples.take(starts[:, :, None] + column * real)  # padding repeats the first of the batch, or sample 0
+        places = starts[:, :, None] + column * real  # padding repeats the first of the batch, or sample 0
         device = dataset.train.device
-        self._rows = torch.from_numpy(rows).to(device)
+        self._rows = torch.from_numpy(samples.take(places)).to(device)
+        #: Where they are in an array of samples that is shuffled anew in every round.
+        self._places = places if batches.shuffles(clients) else None
         self._weights = torch.from_numpy(real / np.maximum(counts, 1)[:, :, None]).to(device=device, dtype=dtype)
         active = counts > 0
         #: [steps, clients]: whether the client takes the step; [steps]: whether all do.
@@ -159,6 +167,20 @@ class ChunkBatches:
         seen = np.where(np.arange(self.steps)[:, None] >= before_last, counts, 0)
         with np.errstate(invalid="ignore"):  # who takes no step has no loss, not even zero
             self.loss_weights = torch.from_numpy(seen / seen.sum(axis=0)).to(device=device, dtype=dtype)
+
+    def at(self, round: int) -> "ChunkBatches":
+        """The steps of the same clients in another round: only the samples differ, and only where they are shuffled."""
+        other = copy.copy(self)
+        other._round = round
+        if self._places is not None:
+            samples = self._batches.shuffled(np.asarray(self._clients, dtype=np.int64), round)
+            other._rows = torch.from_numpy(samples.take(self._places)).to(self._rows.device)
+        return other
+
+    @property
+    def numbers(self) -> int:
+        """How many samples all steps take, padding included."""
+        return self._rows.numel()
 
     def split_clients(self) -> Iterator["ChunkBatches"]:
         """Each client's steps alone. Cheaper than gathering them so, which is mostly fixed cost."""

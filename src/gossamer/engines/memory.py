@@ -12,12 +12,13 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from gossamer.engines.steps.inputs import AnyRound
 from gossamer.errors import ExperimentError, GossamerError
 from gossamer.methods import Message, Method, Round, State, mixes, probe
 from gossamer.parts import is_out_of_memory
@@ -111,6 +112,10 @@ class Buffers:
     def messages(self) -> Message:
         """The messages of all own clients, as rows."""
         return dict(self._messages)
+
+    def kept(self, aliases: dict[str, str]) -> State:
+        """The rows of the state that is written in a round, without those that hold messages."""
+        return {name: rows for name, rows in self.back.items() if name not in aliases.values()}
 
     def write(self, state: State, rows: Any, values: State) -> None:
         """Write some rows of a state."""
@@ -262,16 +267,38 @@ def spilled(folder: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return torch.frombuffer(memory, dtype=dtype, count=torch.Size(shape).numel()).view(shape)
 
 
-def unread_by_receive(method: Method, state: State, message: Message, round: Round) -> list[str]:
-    """The parts of one client's state whose values the method's `receive` does not use, found by watching it."""
-    mixed = {key: message[name] for key, (name, _) in mixes(method.sends, message).items()}
-    given = {name: value.view_as(value) for name, value in state.items()}  # a tensor object each, to be identified by
-    with _UsedTensors(given.values()) as used:
-        after = call("receive", round.number, method.receive, given, mixed, round)
-    if not isinstance(after, dict):
-        raise ExperimentError(f"round {round.number + 1}: the method's `receive` gives {after!r}, and no state")
-    returned = {id(value) for value in after.values()}
-    return [name for name, value in given.items() if id(value) not in used.ids | returned]
+class Receiving(NamedTuple):
+    """What a method's `receive` does with what it is given."""
+
+    #: The parts of the state whose values it does not use.
+    unread: list[str]
+    #: Whether it does so in every round: it does not look at what differs between rounds.
+    always: bool
+    #: Where each part of the new state comes from, if it only takes over what it is given: from the state or from the
+    #: mixed message (0 or 1), and from which part.
+    takes: dict[str, tuple[int, str]] | None
+
+    @classmethod
+    def watch(cls, method: Method, state: State, message: Message, round: Round) -> "Receiving":
+        """Watch one client receive."""
+        mixed = {key: message[name] for key, (name, _) in mixes(method.sends, message).items()}
+        # A tensor object each, to be identified by.
+        given = [{name: value.view_as(value) for name, value in values.items()} for values in (state, mixed)]
+        used, always = _UsedTensors(given[0].values()), True
+        try:
+            with used:
+                after = call("receive", round.number, method.receive, *given, AnyRound(*round))
+        except Exception:  # of a user's method; it is called again in this round
+            used, always = _UsedTensors(given[0].values()), False
+            with used:
+                after = call("receive", round.number, method.receive, *given, round)
+        if not isinstance(after, dict):
+            raise ExperimentError(f"round {round.number + 1}: the method's `receive` gives {after!r}, and no state")
+        returned = {id(value) for value in after.values()}
+        unread = [name for name, value in given[0].items() if id(value) not in used.ids | returned]
+        sources = {id(value): (which, name) for which, values in enumerate(given) for name, value in values.items()}
+        only_takes = always and not used.called and returned <= sources.keys()
+        return cls(unread, always, {name: sources[id(value)] for name, value in after.items()} if only_takes else None)
 
 
 class _UsedTensors(TorchFunctionMode):
@@ -281,10 +308,13 @@ class _UsedTensors(TorchFunctionMode):
         super().__init__()
         self._watched = {id(tensor) for tensor in tensors}
         self.ids: set[int] = set()
+        #: Whether any of torch's functions was called.
+        self.called = False
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if function != VERSION:
+            self.called = True
             self.ids |= self._watched & {id(value) for value in tree_leaves((args, kwargs))}
         return function(*args, **(kwargs or {}))

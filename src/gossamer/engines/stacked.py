@@ -7,7 +7,7 @@ takes part in the mixing; `state` and everything else is of its own clients, unl
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.engines.memory import SMALL_STATE, Buffers, is_small, state_size, unread_by_receive
+from gossamer.engines.memory import SMALL_STATE, Buffers, Receiving, is_small, state_size
 from gossamer.engines.rows import Rows
 from gossamer.engines.steps.chunk import TRACE_AT, ChunkInputs, ChunkOutcome, ChunkRunner, ExecutionPlan
 from gossamer.errors import ExperimentError, GossamerError
@@ -92,10 +92,12 @@ class Stacked:
         here = self.clients if group.local_size == group.size else len(self.own) * group.local_size
         double = is_small(initial, here, small_state) and spill is None
         message = probe(training.method, training.model.initial).message
+        self._message = {name: value[None] for name, value in message.items()}
+        self._receiving: Receiving | None = None
         self._buffers = Buffers(initial, message, self.own, self.clients, double, spill, group)
         mixed = training.rounds * training.traits.gossip_steps * training.model.size
         self.mixer = Mixer(training.network, self.client_ranges, group, self._buffers.all_clients, mixed)
-        self._state_shapes, self._message_shapes = shapes(self.state), dict[str, tuple[int, ...]]()
+        self._state_shapes, self._message_shapes = shapes(self.state), shapes(self._message)
         #: Finished rounds; of a state that was loaded, the loader sets it.
         self.done = 0
 
@@ -221,6 +223,8 @@ class Stacked:
 
     def _all_reduce(self, losses: Tensor, broken: Tensor) -> tuple[Tensor, Tensor]:
         """All-reduce losses and divergence flags as one tensor."""
+        if self.group.size == 1:
+            return losses, broken
         n, own = self.clients, slice(self.own.start, self.own.stop)
         values = torch.zeros(2 * n, dtype=torch.float64, device=self.device)
         values[:n][own], values[n:][own] = losses.double(), broken.double()
@@ -248,58 +252,59 @@ class Stacked:
 
         Also each client's training loss, and whether that or its message is not finite.
         """
-        self.training.model.template.train()
+        if not self.training.model.template.training:  # evaluation turns that off; to look is faster
+            self.training.model.template.train()
         self._buffers.begin()
-        clients, own = self._participants(index), np.arange(self.own.start, self.own.stop)
+        clients, own = self._participants(index), range(self.own.start, self.own.stop)
         losses = torch.full((len(self.own),), torch.nan, dtype=self.dtype, device=self.device)
         sums = torch.zeros_like(losses)
         if len(clients) < len(own):
-            self._buffers.carry_over(torch.as_tensor(np.setdiff1d(own, clients) - self.own.start))
-        aliases: dict[str, str] | None = None
-        for chunk, outcome in self._outcomes(clients, index):
-            rows = _as_index(chunk, self.own.start)
-            self._check("finish", "state", self._state_shapes, outcome.state, index)
-            self._message_shapes = self._message_shapes or shapes(outcome.message)
-            self._check("finish", "message", self._message_shapes, outcome.message, index)
-            losses[rows] = outcome.losses
-            # Summed here, while they are in the cache: a sum is finite if all numbers in it are, but for overflow.
-            for value in outcome.message.values():
-                sums[rows] += value.reshape(len(chunk), -1).sum(1)
-            if aliases is None:
-                aliases = self._aliases(outcome.message, index)
-            self._buffers.store(rows, outcome.state, outcome.message, aliases)
-            del outcome
-        if aliases is None:  # a server called none of the own clients, which receive all the same
-            example = probe(self.training.method, self.training.model.initial).message
-            message = {name: value[None] for name, value in example.items()}
-            self._buffers.expect(message, self._aliases(message, index))
-        worked = np.isin(own, clients[self.training.batches.steps[clients] > 0])
-        broken = ~torch.isfinite(sums) | (~torch.isfinite(losses) & torch.as_tensor(worked, device=self.device))
-        return self._buffers.messages(), losses, broken
+            self._buffers.carry_over(torch.as_tensor(np.setdiff1d(np.asarray(own), clients) - self.own.start))
+        aliases = self._buffers.find_aliases(self._message, self._watch_receive(index).unread)
+        self._buffers.expect(self._message, aliases)
+        after, messages = self._buffers.kept(aliases), self._buffers.messages()
+        for inputs in self._chunks(clients, index):
+            places = torch.as_tensor(inputs.clients - self.own.start)
+            if (done := self.runner.run_in_place(inputs, self.state, places, after, messages)) is not None:
+                losses[places], sums[places] = done
+                continue
+            for chunk, outcome in self._outcomes(inputs, index):
+                rows = _as_index(chunk, self.own.start)
+                self._check("finish", "state", self._state_shapes, outcome.state, index)
+                self._check("finish", "message", self._message_shapes, outcome.message, index)
+                losses[rows] = outcome.losses
+                # Summed here, while they are in the cache: a sum is finite if all numbers in it are, but for overflow.
+                for value in outcome.message.values():
+                    sums[rows] += value.reshape(len(chunk), -1).sum(1)
+                self._buffers.store(rows, outcome.state, outcome.message, aliases)
+                del outcome
+            del inputs
+        worked = np.zeros(len(own), dtype=np.bool_)
+        worked[clients - self.own.start] = self.training.batches.steps[clients] > 0
+        broken = ~torch.isfinite(sums + losses.where(torch.as_tensor(worked, device=self.device), 0))
+        return messages, losses, broken
 
-    def _outcomes(self, clients: np.ndarray, index: int) -> Iterator[tuple[np.ndarray, ChunkOutcome]]:
-        """What comes of the local work of these clients, chunk by chunk.
+    def _outcomes(self, inputs: ChunkInputs, index: int) -> Iterator[tuple[np.ndarray, ChunkOutcome]]:
+        """What comes of the local work of a chunk.
 
         The first step was tried under `vmap`; where a later one does what it has no rule for, or fails, the clients of
         the chunk, and all after it, run one at a time.
         """
-        for inputs in self._chunks(clients, index):
-            if len(inputs.clients) > 1:
-                try:
-                    yield inputs.clients, self._outcome(inputs)
-                    continue
-                except GossamerError:
+        if len(inputs.clients) > 1:
+            try:
+                yield inputs.clients, self._outcome(inputs)
+                return
+            except GossamerError:
+                raise
+            except Exception as error:  # a user's own code may raise anything
+                if is_out_of_memory(error):
                     raise
-                except Exception as error:  # a user's own code may raise anything
-                    if is_out_of_memory(error):
-                        raise
-                    self.runner.run_one_by_one(error)
-            for one in inputs.split_clients():
-                with in_user_code(f"round {index + 1}, client {one.clients[0]}"):
-                    outcome = self._outcome(one)
-                yield one.clients, outcome
-                del outcome
-            del inputs
+                self.runner.run_one_by_one(error)
+        for one in inputs.split_clients():
+            with in_user_code(f"round {index + 1}, client {one.clients[0]}"):
+                outcome = self._outcome(one)
+            yield one.clients, outcome
+            del outcome
 
     def _outcome(self, inputs: ChunkInputs) -> ChunkOutcome:
         rows = _as_index(inputs.clients, self.own.start)
@@ -330,36 +335,50 @@ class Stacked:
 
     def _participants(self, index: int) -> np.ndarray:
         """The own clients that take part in a round, by their work: in a chunk, few wait for the longest."""
-        clients = np.arange(self.own.start, self.own.stop)
         called = self.training.network.participants(self.training.gossip_steps(index).start)
-        if called is not None:
-            clients = np.intersect1d(clients, called)
-        return clients[np.argsort(self.training.batches.steps[clients], kind="stable")]
+        return self._everyone if called is None else self._everyone[np.isin(self._everyone, called)]
+
+    @cached_property
+    def _everyone(self) -> np.ndarray:
+        return self.own.start + np.argsort(self.training.batches.steps[self.own.start : self.own.stop], kind="stable")
 
     def _chunks(self, clients: np.ndarray, index: int) -> Iterator[ChunkInputs]:
-        """The inputs of chunks of about the same size. For single clients, those of many are prepared together.
-
-        Clients without samples are in chunks of their own, after the others.
-        """
-        chunk, trains = self.runner.in_effect.chunk, self.training.batches.sizes[clients] > 0
-        alone = chunk == 1
-        most = PREPARED_TOGETHER if alone else chunk
-        for some in (*_split(clients[trains], most), *_split(clients[~trains], most)):
+        """The inputs of chunks of about the same size. For single clients, those of many are prepared together."""
+        chunk = self.runner.in_effect.chunk
+        usual = clients is self._everyone and chunk == self.plan.chunk
+        for some in self._usual_pieces if usual else self._pieces(clients, chunk):
             inputs = self.runner.prepare(some, index)
-            if alone:
+            if chunk == 1:
                 yield from inputs.split_clients()
             else:
                 yield inputs
 
-    def _aliases(self, message: Message, index: int) -> dict[str, str]:
-        """The parts of the state that are not read in this round once a client has sent, by the message they hold."""
-        state, first = ({name: rows[0] for name, rows in values.items()} for values in (self.state, message))
-        round = client_round(self.training, self.own.start, index)
-        return self._buffers.find_aliases(message, unread_by_receive(self.training.method, state, first, round))
+    @cached_property
+    def _usual_pieces(self) -> list[np.ndarray]:
+        return self._pieces(self._everyone, self.plan.chunk)
+
+    def _pieces(self, clients: np.ndarray, chunk: int) -> list[np.ndarray]:
+        """The clients of each chunk. Clients without samples are in chunks of their own, after the others."""
+        trains = self.training.batches.sizes[clients] > 0
+        most = PREPARED_TOGETHER if chunk == 1 else chunk
+        return [*_split(clients[trains], most), *_split(clients[~trains], most)]
+
+    def _watch_receive(self, index: int) -> Receiving:
+        """What `receive` does in this round, found by letting one client receive."""
+        if self._receiving is None or not self._receiving.always:
+            state, first = ({name: rows[0] for name, rows in values.items()} for values in (self.state, self._message))
+            round = client_round(self.training, self.own.start, index)
+            self._receiving = Receiving.watch(self.training.method, state, first, round)
+        return self._receiving
 
     def _receive(self, messages: Message, index: int) -> None:
         """The state after the mixed messages have arrived."""
-        state = self._buffers.back
+        state, takes = self._buffers.back, self._watch_receive(index).takes
+        if takes is not None:  # nothing is computed
+            for rows in self._blocks():
+                after = {name: (state, messages)[which][part][rows] for name, (which, part) in takes.items()}
+                self._buffers.write(state, rows, after)
+            return
         for rows, after in self._apply("receive", self.training.method.receive, state, messages, index):
             self._check("receive", "state", self._state_shapes, after, index)
             self._buffers.write(state, rows, after)

@@ -17,26 +17,36 @@ constexpr int VECTORS = BYTES / WIDTH;
 extern "C" int64_t bytes_of_row() { return BYTES; }
 
 // `matrix` has its rows' ends, its columns and its weights. Source s has `rows[s]` rows, `strides[s]` numbers apart.
+// One block of columns. Of a whole one the compiler knows the size, so that copies are not calls.
+template <bool WHOLE>
+static void multiply_block(const int64_t* ends, const int32_t* neighbours, const REAL* weights, int64_t results,
+                           const REAL* const* sources, const int64_t* rows, const int64_t* strides, int64_t number,
+                           REAL* into, int64_t stride, int64_t columns, V* block) {
+    size_t bytes = WHOLE ? BYTES : columns * sizeof(REAL);
+    V* to = block;
+    for (int64_t s = 0; s < number; s++) {
+        for (int64_t row = 0; row < rows[s]; row++, to += VECTORS) memcpy(to, sources[s] + row * strides[s], bytes);
+    }
+    for (int64_t row = 0, entry = 0; row < results; row++) {
+        V sums[VECTORS] = {};
+        for (; entry < ends[row]; entry++) {
+            const V* from = block + VECTORS * neighbours[entry];
+            for (int v = 0; v < VECTORS; v++) sums[v] += weights[entry] * from[v];
+        }
+        memcpy(into + row * stride, sums, bytes);
+    }
+}
+
+// Row i of the matrix has the entries from ends[i - 1] to ends[i]. Source s has `rows[s]` rows, `strides[s]` numbers
+// apart.
 extern "C" void multiply(const int64_t* ends, const int32_t* neighbours, const REAL* weights, int64_t results,
-                         const REAL* const* sources, const int64_t* rows, const int64_t* strides, int64_t number,
+                         const REAL** sources, const int64_t* rows, const int64_t* strides, int64_t number,
                          REAL* into, int64_t stride, int64_t columns, V* block) {
-    for (int64_t left = 0; left < columns; left += COLUMNS) {
-        int64_t width = columns - left < COLUMNS ? columns - left : COLUMNS;
-        V* to = block;
-        for (int64_t s = 0; s < number; s++) {
-            for (int64_t row = 0; row < rows[s]; row++, to += VECTORS) {
-                memcpy(to, sources[s] + row * strides[s] + left, width * sizeof(REAL));
-            }
-        }
-        int64_t entry = 0;
-        for (int64_t row = 0; row < results; row++) {
-            V sums[VECTORS] = {};
-            for (; entry < ends[row]; entry++) {
-                const V* from = block + VECTORS * neighbours[entry];
-                REAL weight = weights[entry];
-                for (int v = 0; v < VECTORS; v++) sums[v] += weight * from[v];
-            }
-            memcpy(into + row * stride + left, sums, width * sizeof(REAL));
-        }
+    while (columns > 0) {
+        auto multiply = columns >= COLUMNS ? multiply_block<true> : multiply_block<false>;
+        multiply(ends, neighbours, weights, results, sources, rows, strides, number, into, stride, columns, block);
+        for (int64_t s = 0; s < number; s++) sources[s] += COLUMNS;
+        into += COLUMNS;
+        columns -= COLUMNS;
     }
 }

@@ -16,10 +16,13 @@ from gossamer.training.training import Training
 Mapping = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def stacked_round(work: Training, clients: np.ndarray, index: int, opening: bool = False) -> Round:
+def stacked_round(
+    work: Training, clients: np.ndarray, index: int, opening: bool = False, before: Round | None = None
+) -> Round:
     """A round as several clients know it: its tensors have a leading dimension of clients.
 
-    The exchange before the first round (`opening`) has noise of its own, so that nothing is drawn twice.
+    The exchange before the first round (`opening`) has noise of its own, so that nothing is drawn twice. What an
+    earlier round gave the same clients (`before`) is given again where the graph is the same in every round.
     """
     step, x0 = work.gossip_steps(index).start, work.model.initial
 
@@ -36,6 +39,8 @@ def stacked_round(work: Training, clients: np.ndarray, index: int, opening: bool
             for client in clients
         ]
         noise = torch.from_numpy(np.stack(drawn)).to(x0)
+    if before is not None and work.network.period == 1:
+        return before._replace(number=index, lr=work.lr_at(index), noise=noise)
     return Round(
         number=index,
         rounds=work.rounds,

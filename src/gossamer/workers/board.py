@@ -8,6 +8,7 @@ import mmap
 import os
 import select
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
@@ -18,6 +19,8 @@ from gossamer.workers.group import Group, WorkerLost
 
 #: Bytes of a slot. Longer messages are sent in pieces.
 SLOT = 1 << 20
+#: Seconds for which a worker waits without falling asleep: to wake up takes about as long.
+AWAKE = 50e-6
 #: A read takes one event and never blocks; programs that are started do not inherit the descriptor.
 EVENT_FLAGS = os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC if sys.platform == "linux" else 0
 
@@ -117,11 +120,14 @@ class Forked(Group):
 
     def _wait(self) -> None:
         """Wait for this worker's event."""
-        ended = False
+        ended, until = False, time.perf_counter() + AWAKE
         while True:
             with suppress(BlockingIOError):
                 os.eventfd_read(self._event)
                 return
+            if time.perf_counter() < until:
+                os.sched_yield()
+                continue
             if ended:  # and has not signalled before
                 raise WorkerLost(f"worker {self.rank} of {self.size} lost touch with another worker.")
             ended = any(each != self._event for each, _ in self._poll.poll())

@@ -6,12 +6,12 @@ numbers. There are four ways to run a step:
 eager      as written, operation by operation
 traced     the operations of a step are recorded once and replayed: no tape, no `vmap` machinery, no Python of the model
 compiled   the recorded operations are fused by torch's compiler, where there is one
-lanes      small models: the recorded operations as C++ with a client in each lane of a vector, all steps in one call
+lanes      small models: all of a round as recorded, in C++ with a client in each lane of a vector
 """
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -23,13 +23,14 @@ from torch.func import vmap
 from gossamer.data import Batch, ChunkBatches
 from gossamer.data.inputs import input_tensors
 from gossamer.engines.steps.compiled import can_use_forks, compile_in_fork
-from gossamer.engines.steps.inputs import Step, StepInputs
-from gossamer.engines.steps.lane_code import NotInLanes
-from gossamer.engines.steps.lanes import LaneBatches, LaneStep, check_lanes, lanes_in_fork
+from gossamer.engines.steps.inputs import Step, StepInputs, TracedRound, same_result
+from gossamer.engines.steps.lane_code import NotInLanes, RoundGraphs
+from gossamer.engines.steps.lanes import LaneBatches, LaneRound, check_lanes, lanes_in_fork
 from gossamer.engines.steps.products import Products
 from gossamer.engines.steps.traced import step_graph, trace_in_fork
 from gossamer.methods import Local, Message, Round, State
 from gossamer.randomness import Purpose, torch_seed
+from gossamer.system.cpp import CannotCompile
 from gossamer.training import Training, call
 from gossamer.training.rounds import first_of, over_clients, stacked_round, tensors_of_round, with_tensors
 from gossamer.training.steps import steps_without_samples, take_step, with_functions, with_tape
@@ -46,6 +47,10 @@ MOST_TRACED, MOST_COMPILED = 16, 4
 MOST_STEPS_AT_ONCE, MOST_PARAMETERS_AT_ONCE, MOST_BYTES_AT_ONCE = 8, 500_000, 8 << 20
 
 
+#: The most samples of mini-batches that are kept to be used again: each takes some 20 bytes.
+MOST_KEPT = 1 << 21
+#: What the names of tensors start with, where those of the state, or of the local state, are among others.
+STATE, LOCAL = "state ", "local "
 #: Who multiplies matrices, in words.
 PRODUCERS: dict[Products, str] = {"auto": "the faster library", "mkl": "MKL", "onednn": "oneDNN"}
 
@@ -100,25 +105,6 @@ class ChunkInputs(NamedTuple):
             yield ChunkInputs(self.clients[place : place + 1], batches, with_tensors(self.round, tensors), self.lr)
 
 
-class TracedRound(Round):
-    """A round as a step sees it that is traced once for all rounds. A value that differs from round to round would be
-    fixed in the trace, so it cannot be read. The learning rate can: it is a tensor here."""
-
-    @property
-    def number(self) -> int:
-        raise ValueError("it depends on the number of the round")
-
-    @property
-    def participation(self) -> float:
-        raise ValueError("it depends on how many clients take part in the round")
-
-    def __getitem__(self, place: Any) -> Any:
-        raise ValueError("it looks at all of the round")
-
-    def __iter__(self) -> Any:
-        raise ValueError("it looks at all of the round")
-
-
 class ChunkOutcome(NamedTuple):
     """Rows of state and of messages after the local steps, and the mean training loss of each client."""
 
@@ -143,15 +129,28 @@ class ChunkRunner:
         self._seen: Counter[tuple[Any, ...]] = Counter()
         self._ready: dict[tuple[Any, ...], Step] = {}
         self._compiled = 0
-        self._lanes: LaneStep | None = None
+        #: The inputs of some clients in an earlier round, and how many samples more are kept.
+        self._inputs: dict[bytes, ChunkInputs] = {}
+        self._may_keep = MOST_KEPT
+        self._lanes: LaneRound | None = None
+        #: Whether only steps are run in lanes, because what is around them cannot be.
+        self._lanes_of_steps = False
 
     def prepare(self, clients: np.ndarray, index: int) -> ChunkInputs:
         """The inputs of these clients for a round."""
-        work, dtype = self.training, self._model.initial.dtype
+        work, initial, key = self.training, self._model.initial, clients.tobytes()
+        if before := self._inputs.get(key):
+            round = stacked_round(work, clients, index, before=before.round)
+            lr = before.lr if round.lr == before.round.lr else initial.new_tensor(round.lr)
+            return before._replace(batches=before.batches.at(index), round=round, lr=lr)
         layout = torch.channels_last if self.plan.channels_last else torch.contiguous_format
-        batches = ChunkBatches(work.batches, work.dataset, clients.tolist(), index, dtype, memory_format=layout)
+        batches = ChunkBatches(work.batches, work.dataset, clients.tolist(), index, initial.dtype, memory_format=layout)
         round = stacked_round(work, clients, index)
-        return ChunkInputs(clients, batches, round, self._model.initial.new_tensor(round.lr))
+        inputs = ChunkInputs(clients, batches, round, initial.new_tensor(round.lr))
+        self._may_keep -= batches.numbers
+        if self._may_keep >= 0 and not work.network.has_server:  # the next round has the same chunks
+            self._inputs[key] = inputs
+        return inputs
 
     def at_once(self, steps: int) -> bool:
         """Whether so many steps are traced as one piece."""
@@ -172,8 +171,10 @@ class ChunkRunner:
 
         Clients without samples come in chunks of their own.
         """
+        if most is None and (lanes := self._lanes_for(inputs)):
+            return self._run_in_lanes(lanes, state, inputs)
         method, clients, round = self.training.method, len(inputs.clients), inputs.round
-        alone = clients == 1 and not self._in_lanes
+        alone = clients == 1
         if alone:
             state, round = _first(state), first_of(round)
             local = call("begin", round.number, method.begin, state, round)
@@ -186,11 +187,35 @@ class ChunkRunner:
         else:
             finish = over_clients(vmap, method.finish, round)
             after, message = call("finish", round.number, finish, state, local)
-        if losses is None:
-            trained = inputs.lr.new_full((clients,), torch.nan)
-        else:
-            trained = torch.linalg.vecdot(losses.view(-1, clients), inputs.batches.loss_weights[: len(losses)], dim=0)
-        return ChunkOutcome(after, message, trained)
+        return ChunkOutcome(after, message, _mean_losses(losses, inputs))
+
+    def run_in_place(
+        self, inputs: ChunkInputs, state: State, places: Tensor, after: State, messages: Message
+    ) -> tuple[Tensor, Tensor] | None:
+        """The same for the clients at these places of `state`, written to the same places of `after` and `messages`,
+        without those that are not there; None, and nothing is done, where steps are run in another way.
+
+        The mean training loss of each client, and the sum of the numbers of its message.
+        """
+        lanes = self._lanes_for(inputs)
+        if not lanes or self._lanes_of_steps:
+            return None
+        batches = self._lane_batches(inputs.batches, lanes.width)
+        losses, sums = lanes(state, places, inputs.round, inputs.lr, batches, after, messages)
+        return _mean_losses(losses, inputs), sums
+
+    def _run_in_lanes(self, lanes: LaneRound, state: State, inputs: ChunkInputs) -> ChunkOutcome:
+        method, round, places = self.training.method, inputs.round, torch.arange(len(inputs.clients))
+        batches = self._lane_batches(inputs.batches, lanes.width)
+        after, message = lanes.empty(len(places), inputs.lr)
+        if not self._lanes_of_steps:
+            losses, _ = lanes(state, places, round, inputs.lr, batches, after, message)
+            return ChunkOutcome(after, message, _mean_losses(losses, inputs))
+        local = call("begin", round.number, over_clients(vmap, method.begin, round), state)
+        losses, _ = lanes(state | _as_state(local), places, round, inputs.lr, batches, {}, message)
+        finish = over_clients(vmap, method.finish, round)
+        after, message = call("finish", round.number, finish, state, message)
+        return ChunkOutcome(after, message, _mean_losses(losses, inputs))
 
     def _all_steps(
         self, alone: bool, state: State, local: Local, inputs: ChunkInputs, round: Round, most: int | None
@@ -207,10 +232,6 @@ class ChunkRunner:
                 return steps_without_samples(self.training.method, state, local, steps, round)
 
             return (idle(state, local, round) if alone else over_clients(vmap, idle, round)(state, local)), None
-        if most is None and self._in_lanes and batches.steps:
-            self._lanes = self._lanes or self._make_lanes(state, local, inputs)
-            if self._lanes:
-                return self._lanes(state, local, round, lr, self._lane_batches(batches, self._lanes.width))
         if most is None and self.at_once(batches.steps):
             batch = batches.whole(MOST_BYTES_AT_ONCE)
             if batch is not None:
@@ -306,28 +327,71 @@ class ChunkRunner:
             except Exception as error:  # no compiler, or one that does not know some operation
                 self._fall_back("traced", f"a step cannot be compiled, and is replayed as recorded: {one_line(error)}")
 
-    def _make_lanes(self, state: State, local: Local, inputs: ChunkInputs) -> LaneStep | None:
-        """The steps of all clients in the lanes of vectors, where that is possible."""
-        work = self.training
+    def _lanes_for(self, inputs: ChunkInputs) -> LaneRound | None:
+        """The round of these clients in the lanes of vectors, if they are to be run so, and train."""
+        if self._in_lanes and inputs.batches.steps and self._lanes is None:
+            self._lanes = self._make_lanes(inputs)
+        return self._lanes if inputs.batches.steps else None
+
+    def _make_lanes(self, inputs: ChunkInputs) -> LaneRound | None:
+        """All of a round in the lanes of vectors; its steps, where only these are possible; None, if not even they."""
         try:
-            if work.dataset.augmentation is not None:
+            if self.training.dataset.augmentation is not None:
                 raise NotInLanes("samples are augmented")
             check_lanes(self._model.size, self._model.initial)
-            width = int(min(work.batches.batch_size, work.batches.sizes.max()))
-            samples, rows, weights, _ = self._lane_batches(inputs.batches, width)
-            *tensors, targets = (values[rows[0, 0]] for values in samples)
-            named = work.dataset.train.inputs
-            some = tensors[0] if isinstance(named, Tensor) else dict(zip(named, tensors, strict=True))
-            batch = Batch(some, targets, weights[0, 0])
-            first = StepInputs(_first(state), _first(local), batch, first_of(inputs.round), inputs.lr)
-            traceable = self._traceable(True, None)
-            return lanes_in_fork(
-                lambda: step_graph(traceable, first), first, self._eager(True, None), self._made_of(True, None)
-            )
-        except (NotInLanes, ForkFailed) as error:
+            with suppress(NotInLanes, CannotCompile, ForkFailed):
+                return self._lanes_like(inputs)
+            self._lanes_of_steps = True
+            return self._lanes_like(inputs)
+        except (NotInLanes, CannotCompile, ForkFailed) as error:
             reason = str(error).removeprefix("NotInLanes: ")
             self._fall_back("traced", f"steps cannot be run in lanes, and are replayed as recorded: {reason}")
             return None
+
+    def _lanes_like(self, inputs: ChunkInputs) -> LaneRound:
+        """The round of clients like the last of these, which takes the most steps; tried on its first step."""
+        work, (*_, one) = self.training, inputs.split_clients()
+        width = int(min(work.batches.batch_size, work.batches.sizes.max()))
+        batches = self._lane_batches(one.batches, width)
+        *tensors, targets = (values[batches.rows[0, 0]] for values in batches.samples)
+        named = work.dataset.train.inputs
+        some = tensors[0] if isinstance(named, Tensor) else dict(zip(named, tensors, strict=True))
+        state, round = work.method.init(self._model.initial), first_of(one.round)
+        method: Any = _StepsOnly(tuple(state)) if self._lanes_of_steps else work.method
+        if self._lanes_of_steps:
+            state = state | _as_state(work.method.begin(dict(state), round))
+        local = method.begin(dict(state), round)
+        first = StepInputs(state, local, Batch(some, targets, batches.weights[0, 0]), round, inputs.lr)
+        trained, loss = self._eager(True, None)(first)
+        expected = method.finish(dict(state), dict(trained), round)
+
+        def graphs() -> RoundGraphs:
+            def begin(given: Any) -> tuple[Local]:
+                state, round, lr = given
+                return (method.begin(state, TracedRound(*round._replace(lr=lr))),)
+
+            def finish(given: Any) -> tuple[dict[str, Tensor]]:
+                state, local, round, lr = given
+                return (_together(*method.finish(state, local, TracedRound(*round._replace(lr=lr)))),)
+
+            recorded = step_graph(finish, (state, local, round, inputs.lr))
+            return RoundGraphs(
+                begin=step_graph(begin, (state, round, inputs.lr)),
+                step=step_graph(self._traceable(True, None), first),
+                finish=recorded,
+                state=tuple(state),
+                samples=len(batches.samples),
+                kept=[name.removeprefix(STATE) for name in recorded.returns if name.startswith(STATE)],
+            )
+
+        lanes = lanes_in_fork(graphs, expected, width, [*self._made_of(True, None), self._lanes_of_steps])
+        after, message = lanes.empty(1, inputs.lr)
+        first_step = LaneBatches(batches.samples, *(steps[:1] for steps in batches[1:]))
+        place = torch.zeros(1, dtype=torch.int64)
+        losses, _ = lanes(_as_row(state), place, one.round, inputs.lr, first_step, after, message)
+        if not same_result((_together(_first(after), _first(message)), losses[0, 0]), (_together(*expected), loss)):
+            raise NotInLanes("it gives other numbers")
+        return lanes
 
     def _lane_batches(self, batches: ChunkBatches, width: int) -> LaneBatches:
         train = self.training.dataset.train
@@ -347,6 +411,37 @@ class ChunkRunner:
         work = self.training
         settings = [work.dataset.scaling, work.weight_decay, work.clip, work.rounds, alone, steps, self.plan.products]
         return [work.method, work.model.template, work.loss, *settings]
+
+
+class _StepsOnly:
+    """A method whose rounds are its steps: the local state comes as a part of the state, and is sent."""
+
+    def __init__(self, state: Sequence[str]) -> None:
+        self._state = state
+
+    def begin(self, state: State, round: Round) -> Local:
+        return {name.removeprefix(LOCAL): value for name, value in state.items() if name not in self._state}
+
+    def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
+        return {}, local
+
+
+def _mean_losses(losses: Tensor | None, inputs: ChunkInputs) -> Tensor:
+    """The training loss of each client, from those of its steps, if it takes any."""
+    clients = len(inputs.clients)
+    if losses is None:
+        return inputs.lr.new_full((clients,), torch.nan)
+    weights = inputs.batches.loss_weights[: len(losses)]
+    mean: Tensor = torch.linalg.vecdot(losses.view(-1, clients), weights, dim=0)
+    return mean
+
+
+def _as_state(local: Local) -> State:
+    return {LOCAL + name: value for name, value in local.items()}
+
+
+def _together(state: State, message: Message) -> dict[str, Tensor]:
+    return {STATE + name: value for name, value in state.items()} | message
 
 
 def _repeated(step: Step, steps: int | None) -> Step:

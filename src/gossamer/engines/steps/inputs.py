@@ -1,7 +1,7 @@
 """What a local step takes and gives."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +20,33 @@ class StepInputs(NamedTuple):
     round: Round
     #: The learning rate of the round as a tensor: a number would be fixed in a traced step.
     lr: Tensor
+
+
+class TracedRound(Round):
+    """A round as a step sees it that is traced once for all rounds. A value that differs from round to round would be
+    fixed in the trace, so it cannot be read. The learning rate can: it is a tensor here."""
+
+    @property
+    def number(self) -> int:
+        raise ValueError("it depends on the number of the round")
+
+    @property
+    def participation(self) -> float:
+        raise ValueError("it depends on how many clients take part in the round")
+
+    def __getitem__(self, place: Any) -> Any:
+        raise ValueError("it looks at all of the round")
+
+    def __iter__(self) -> Any:
+        raise ValueError("it looks at all of the round")
+
+
+class AnyRound(TracedRound):
+    """A round for a function of which one call must stand for those of all rounds."""
+
+    @property
+    def lr(self) -> float:
+        raise ValueError("it depends on the learning rate of the round")
 
 
 #: Gives the local state after the step, and the loss before it.

@@ -1,19 +1,22 @@
-"""The C++ of a step of a small model, written from the recorded graph of one client's step; its vectors are of clients.
+"""The C++ of a round of a small model up to its message, written from recorded graphs; its vectors are of clients.
 
-Every tensor of the graph is an array of vectors, one for each of its numbers, with a client in each lane (`lanes.h`).
-Views are other indices into the same array. Pointwise operations are written into the loop of the operation that uses
-them; where that is fed by a product, into the place where an entry of the product is stored: a layer's activation, or
-the update of a model by its gradient, takes no pass over memory of its own.
+The graphs are those of one client: how a round begins, a step, and how it is finished. Every tensor of a graph is an
+array of vectors, one for each of its numbers, with a client in each lane (`lanes.h`). Views are other indices into the
+same array. Pointwise operations are written into the loop of the operation that uses them; where that is fed by a
+product, into the place where an entry of the product is stored: a layer's activation, or the update of a model by its
+gradient, takes no pass over memory of its own.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
+
+from gossamer.engines.steps.traced import StepGraph
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule
@@ -75,20 +78,38 @@ REDUCTIONS = {"sum", "mean", "amax", "linalg_vector_norm"}
 OTHERS = {"mm", "addmm", "cat", "gather", "scatter_add", *SOFTMAX, *REDUCTIONS}
 
 
+#: The inputs of a step, in their order.
+KINDS = ("state", "local", "sample", "weights", "given")
+#: 16 clients at a time, or as many as there are lanes.
+LANES_LOOP = (
+    "for (int64_t first = 0; first < clients; first += LANES) {",
+    "    int here = clients - first < LANES ? clients - first : LANES;",
+    "    int64_t client[LANES], place[LANES];  // lanes without a client do the work of the last one once more",
+    "    for (int l = 0; l < LANES; l++) client[l] = first + (l < here ? l : here - 1);",
+    "    for (int l = 0; l < LANES; l++) place[l] = places[client[l]];",
+)
+
+
 class NotInLanes(ValueError):
     """A step cannot be run with clients in the lanes of vectors; the message says why."""
 
 
 @dataclass(frozen=True)
-class Roles:
-    """What the tensors of a step are, in the order in which the graph takes them: so many of the state, of the local
-    state and of samples; then the samples' weights, what the round gives each client, and the learning rate."""
+class RoundGraphs:
+    """What one client does in a round. All graphs take its state first, and what the round gives it and the learning
+    rate last; `step` and `finish` take the local state after its state, `step` then a mini-batch."""
 
-    state: int
-    local: Sequence[str]
+    #: Gives the local state.
+    begin: StepGraph
+    #: Gives the local state after the step, and the loss before it.
+    step: StepGraph
+    #: Gives the new state and the message.
+    finish: StepGraph
+    state: Sequence[str]
+    #: How many tensors the inputs and targets of a mini-batch are.
     samples: int
-    #: The names of the tensors that the step returns besides the loss.
-    returns: Sequence[str]
+    #: The names of the state that `finish` gives first; its other results are the message.
+    kept: Sequence[str]
 
 
 @dataclass
@@ -107,8 +128,7 @@ class Array:
     @property
     def flat(self) -> bool:
         """Whether it is all of an array, in order."""
-        expected = [math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape))]
-        pairs = zip(self.shape, self.stride, expected, strict=True)
+        pairs = zip(self.shape, self.stride, _strides(self.shape), strict=True)
         return self.offset == 0 and all(n == 1 or stride == wanted for n, stride, wanted in pairs)
 
     def at(self, index: Sequence[str]) -> str:
@@ -122,44 +142,221 @@ class Array:
         return f"{self.name}[{' + '.join([*terms, str(self.offset)] if self.offset or not terms else terms)}]"
 
 
-def lane_code(module: "GraphModule", roles: Roles, dtype: torch.dtype) -> str:
-    """The C++ of a step, to be compiled after `lanes.h`. Raises `NotInLanes` for a graph that it does not know."""
-    return _Writer(module, roles, dtype).code()
+def lane_code(graphs: RoundGraphs, dtype: torch.dtype) -> str:
+    """The C++ of a round, to be compiled after `lanes.h`. Raises `NotInLanes` for graphs that it does not know."""
+    return _Round(graphs, dtype).code()
 
 
-class _Writer:
-    def __init__(self, module: "GraphModule", roles: Roles, dtype: torch.dtype) -> None:
-        self._nodes: list[Node] = list(module.graph.nodes)
-        self._place = {node: place for place, node in enumerate(self._nodes)}
-        self._roles = roles
-        self._dtype = dtype
-        self._inputs = [node for node in self._nodes if node.op == "placeholder"]
-        *after, self._loss = self._nodes[-1].args[0]
-        self._after: dict[str, Node] = dict(zip(roles.returns, after, strict=True))
-        first = roles.state
-        self._local = dict(zip(roles.local, self._inputs[first : first + len(roles.local)], strict=True))
-        first += len(roles.local)
-        self._samples = self._inputs[first : first + roles.samples]
-        self._weights = self._inputs[first + roles.samples]
-        self._arrays: dict[Node, Array] = {}
+class _Round:
+    """The function around the operations: what is loaded, the steps, and what is saved."""
+
+    def __init__(self, graphs: RoundGraphs, dtype: torch.dtype) -> None:
+        self._graphs, self._dtype = graphs, dtype
         self._sizes: dict[str, int] = {}
-        self._lines: list[str] = []
+        inputs = _inputs(graphs.step.module)
+        numbers = [len(graphs.state), len(graphs.begin.returns), graphs.samples, 1]
+        numbers.append(len(inputs) - sum(numbers))
+        names = [f"{kind}{place}" for kind, number in zip(KINDS, numbers, strict=True) for place in range(number)]
+        nodes = iter(zip(inputs, names, strict=True))
+        self._state, self._local, self._samples, (self._weights,), self._given = (
+            [_array_of(*next(nodes)) for _ in range(number)] for number in numbers
+        )
+        around = [*self._state, *self._local, *self._given]
+        taken = [*self._state, *self._local, *self._samples, self._weights, *self._given]
+        begin, step, finish = graphs.begin.module, graphs.step.module, graphs.finish.module
+        self._begin = _Writer("b", begin, [*self._state, *self._given], dtype, self._sizes)
+        self._step = _Writer("s", step, taken, dtype, self._sizes, self._samples)
+        self._finish = _Writer("f", finish, around, dtype, self._sizes)
+        if set(graphs.step.returns) != set(graphs.begin.returns):
+            raise NotInLanes("its local state gets or loses tensors")
+        #: The number of each part of the state that `finish` keeps as it is, by the number of the result.
+        self._unchanged = {
+            number: graphs.state.index(name)
+            for number, (name, node) in enumerate(zip(graphs.kept, self._finish.results, strict=False))
+            if self._finish.given(node) == self._state[graphs.state.index(name)] and node.meta["val"].dtype == dtype
+        }
 
     def code(self) -> str:
         """All of it."""
-        self._check()
-        self._defer()
-        for node in self._inputs:
-            self._arrays[node] = self._new_array(node)
-        for node in self._nodes:
-            if node.op == "call_function" and self._root(node) is node:
-                self._write(node)
-        copies = list(self._copies())
+        for array in (*self._state, *self._local, *self._samples, self._weights, *self._given):
+            if array in self._local or self._is_read(array):
+                self._sizes[array.name] = array.size
+        lines = [*_indented(2, self._load()), *_indented(2, self._write_begin())]
+        lines += [
+            "        for (int64_t step = 0; step < steps; step++) {",
+            *_indented(3, self._write_step()),
+            "        }",
+        ]
+        lines += _indented(2, self._write_finish())
         ends = list(accumulate(self._sizes.values(), initial=0))
         if ends[-1] > MOST_VECTORS:
             raise NotInLanes(f"it takes {ends[-1]:,} numbers of each client, more than stay in a cache")
-        arrays = [f"    V* const {name} = memory + {start};" for name, start in zip(self._sizes, ends, strict=False)]
-        return "\n".join([*self._head(ends[-1]), *arrays, *self._run(copies), ""])
+        arrays = [f"V* const {name} = memory + {start};" for name, start in zip(self._sizes, ends, strict=False)]
+        head = [
+            'extern "C" int64_t bytes_of_memory() { return sizeof(V) * ' + str(ends[-1]) + "; }",
+            "",
+            'extern "C" void run(void* const* in, void* const* out, const int64_t* places, const int64_t* rows,',
+            "                    const uint8_t* takes, int64_t steps, int64_t clients, V* memory) {",
+        ]
+        return "\n".join([*head, *_indented(1, arrays), *_indented(1, LANES_LOOP), *lines, "    }", "}", ""])
+
+    def _is_read(self, array: Array) -> bool:
+        """Whether an input is needed as vectors: not a part of the state that stays, or only starts the local state."""
+        if any(writer.reads(array) for writer in (self._begin, self._step, self._finish)):
+            return True
+        changed = [node for number, node in enumerate(self._finish.results) if number not in self._unchanged]
+        if any(self._finish.given(node) == array for node in changed):
+            return True
+        return array not in self._state and any(self._begin.given(node) == array for node in self._begin.results)
+
+    def _load(self) -> list[str]:
+        """What stays the same in all steps."""
+        *each, rate = self._given
+        first = len(self._state) + len(self._samples) + 1
+        inputs = [(array, number, "place") for number, array in enumerate(self._state)]
+        inputs += [(array, number, "client") for number, array in enumerate(each, first)]
+        lines = [
+            _loading(array, number, self._step.ctype(array), f"{row}[l] * {array.size}")
+            for array, number, row in inputs
+            if self._is_read(array)
+        ]
+        return [*lines, *([f"{rate.name}[0] = all(*(const REAL*)in[{first + len(each)}]);"] * self._is_read(rate))]
+
+    def _write_begin(self) -> list[str]:
+        """The local state before the first step."""
+        pairs = list(zip(self._local, self._begin.results, strict=True))
+        for local, node in pairs:
+            _check_type(node, (self._dtype, torch.bool))
+            self._begin.store(node, local)
+        lines = self._begin.write()
+        for local, node in pairs:
+            source = self._begin.array(node)
+            if source in self._state and not self._is_read(source):
+                place = self._state.index(source)
+                lines.append(_loading(local, place, self._step.ctype(source), f"place[l] * {local.size}"))
+            elif source != local:
+                lines.append(_copy(local, source))
+        return lines
+
+    def _write_step(self) -> list[str]:
+        """One step of clients that take it."""
+        (width,), first = self._weights.shape, len(self._state)
+        lines = [
+            "Mask active;",
+            "for (int l = 0; l < LANES; l++) active[l] = -(takes[step * clients + client[l]] != 0);",
+            "int64_t batch[LANES];  // where the clients' samples are listed",
+            f"for (int l = 0; l < LANES; l++) batch[l] = (step * clients + client[l]) * {width};",
+        ]
+        for number, array in enumerate(self._samples, first):
+            each = array.size // width
+            sample = Array(f"{array.name} + s * {each}", (each,), (1,))
+            if self._is_read(array):
+                loading = _loading(sample, number, self._step.ctype(array), f"rows[batch[l] + s] * {each}")
+                lines.append(f"for (int s = 0; s < {width}; s++) {loading}")
+        if self._is_read(self._weights):
+            lines.append(_loading(self._weights, first + len(self._samples), "REAL", "batch[l]"))
+        *after, loss = self._step.results
+        local = dict(zip(self._graphs.begin.returns, self._local, strict=True))
+        pairs = [(local[name], node) for name, node in zip(self._graphs.step.returns, after, strict=True)]
+        for array, node in pairs:
+            if tuple(node.meta["val"].shape) != array.shape:
+                raise NotInLanes("a tensor of its local state changes its shape")
+            self._step.store(node, array, masked=True)
+        lines += self._step.write()
+        lines += _masked_copies([(array, self._step.array(node)) for array, node in pairs])
+        losses, entry = len(self._finish.results), self._step.array(loss).at([])
+        to = f"((REAL*)out[{losses}])[step * clients + client[l]]"
+        return [*lines, f"for (int l = 0; l < here; l++) {to} = active[l] ? {entry}[l] : 0;"]
+
+    def _write_finish(self) -> list[str]:
+        """The new state and the message, and the sum of the message's numbers."""
+        lines, sums = self._finish.write(), []
+        for number, node in enumerate(self._finish.results):
+            if number in self._unchanged:
+                source = self._state[self._unchanged[number]]
+                lines.append(
+                    f"keep<{self._step.ctype(source)}, {source.size}>(out[{number}], in[{self._unchanged[number]}], "
+                    "place, here);"
+                )
+                continue
+            _check_type(node, (self._dtype,))
+            array = self._finish.array(node)
+            if not array.flat:
+                laid = Array(f"out{number}", array.shape, _strides(array.shape))
+                self._sizes[laid.name] = laid.size
+                lines.append(_copy(laid, array))
+                array = laid
+            to = f"to[l] = (REAL*)out[{number}] + place[l] * {array.size};"
+            lines.append(
+                f"if (out[{number}]) {{ REAL* to[LANES]; for (int l = 0; l < LANES; l++) {to} "
+                f"save<{array.size}>(to, {array.name}, here); }}"
+            )
+            if number >= len(self._graphs.kept) and array.size:
+                sums.append(f"sum_of<{array.size}>([=](int i) {{ return {array.name}[i]; }})")
+        to = f"((REAL*)out[{len(self._finish.results) + 1}])[client[l]]"
+        lines.append(f"V total = {' + '.join(sums) or 'all(0)'};")
+        return [*lines, f"for (int l = 0; l < here; l++) {to} = total[l];"]
+
+
+class _Writer:
+    """Writes the operations of one graph, whose inputs are in these arrays. Its own are added to `sizes`."""
+
+    def __init__(
+        self,
+        prefix: str,
+        module: "GraphModule",
+        given: Sequence[Array],
+        dtype: torch.dtype,
+        sizes: dict[str, int],
+        samples: Sequence[Array] = (),
+    ) -> None:
+        self._prefix = prefix
+        self._nodes: list[Node] = list(module.graph.nodes)
+        self._place = {node: place for place, node in enumerate(self._nodes)}
+        self._dtype = dtype
+        self._inputs = _inputs(module)
+        self._given = dict(zip(self._inputs, given, strict=True))
+        self._samples = [node for node, array in self._given.items() if array in samples]
+        self._arrays: dict[Node, Array] = dict(self._given)
+        #: Where results are stored, and whether only for clients that take the step.
+        self._stores: dict[Node, tuple[Array, bool]] = {}
+        self._sizes = sizes
+        self._lines: list[str] = []
+        self.results: list[Node] = list(self._nodes[-1].args[0])
+
+    def reads(self, array: Array) -> bool:
+        """Whether an operation reads an input."""
+        return any(other == array and any(user.op != "output" for user in node.users)
+                   for node, other in self._given.items())  # fmt: skip
+
+    def given(self, node: Node) -> Array | None:
+        """The array of a result that is an input."""
+        return self._given.get(node)
+
+    def ctype(self, array: Array) -> str:
+        """The C++ type of an input as it is stored."""
+        return _ctype(next(node for node, other in self._given.items() if other == array))
+
+    def store(self, node: Node, array: Array, masked: bool = False) -> None:
+        """Store a result there, if it is an operation's; `masked`: only for clients that take the step."""
+        if node not in self._given:
+            self._stores.setdefault(node, (array, masked))
+
+    def write(self) -> list[str]:
+        """The operations."""
+        self._check()
+        self._defer()
+        for node in self._nodes:
+            if node.op == "call_function" and self._root(node) is node:
+                self._write(node)
+        return self._lines
+
+    def array(self, node: Node) -> Array:
+        """Where a tensor is."""
+        if node not in self._arrays:
+            base = self._arrays[self._base(node)]
+            self._arrays[node] = _array_of(node, base.name)
+        return self._arrays[node]
 
     # What is known, and what is written where
 
@@ -179,6 +376,8 @@ class _Writer:
             if name in IN_PLACE and (len(_tensors(node)[0].users) > 1 or _is_view(_tensors(node)[0])):
                 raise NotInLanes("it changes a tensor in place that is used again")
         for node in self._inputs:
+            if not node.users:
+                continue
             value = node.meta["val"]
             # Samples are rounded to the model's type when they are loaded; nothing else can be done with another type.
             suits = (torch.float32, torch.float64) if node in self._samples else (self._dtype,)
@@ -235,24 +434,20 @@ class _Writer:
     # Arrays
 
     def _new_array(self, node: Node) -> Array:
-        array = _array_of(node, f"t{self._place[node]}")
+        array = _array_of(node, f"{self._prefix}{self._place[node]}")
         self._sizes[array.name] = 1 + sum((n - 1) * s for n, s in zip(array.shape, array.stride, strict=True))
         return array
-
-    def _array(self, node: Node) -> Array:
-        if node not in self._arrays:
-            base = self._arrays[self._base(node)]
-            self._arrays[node] = _array_of(node, base.name)
-        return self._arrays[node]
 
     def _array_for(self, node: Node) -> tuple[Array, bool]:
         """Where a result is stored, and whether only for clients that take the step: it may be the local state itself.
 
         That, and the array of an operand that nothing else reads, is used again if all reads of it come before.
         """
-        for name, local in self._local.items():
-            if self._after.get(name) is node and self._may_overwrite(local, node):
-                return self._arrays[local], True
+        if node in self._stores and _array_of(node, "").flat:
+            array, masked = self._stores[node]
+            old = next((other for other, given in self._given.items() if given == array), None)
+            if old is None or self._may_overwrite(old, node):
+                return array, masked
         for leaf in self._leaves(node):
             kept = leaf in self._inputs and leaf not in self._samples
             if not kept and not _is_view(leaf) and _same_layout(leaf, node) and self._may_overwrite(leaf, node):
@@ -262,6 +457,8 @@ class _Writer:
     def _may_overwrite(self, old: Node, node: Node) -> bool:
         """Whether a result may take the place of a tensor: all reads of that come before, or at the same index."""
         if not (_is_pointwise(node) or _operation(node) == "cat") or not _same_layout(old, node):
+            return False
+        if any(self._base(result) is old for result in self.results):
             return False
         direct = [leaf for leaf in self._leaves(node) if leaf is old]
         for reader in self._nodes:
@@ -332,7 +529,7 @@ class _Writer:
             if source in self._user:
                 self._lines.append(self._product(source, self._at_place(source, joined, start, stored)))
             else:
-                array, first = self._array(piece), start
+                array, first = self.array(piece), start
 
                 def one(index: Sequence[str], array: Array = array, first: int = first) -> str:
                     to = [f"{first} + {i}" if place == axis % len(shape) else i for place, i in enumerate(index)]
@@ -349,7 +546,7 @@ class _Writer:
         return lambda i, j: stored([f"{start} + ({i}) * {width} + {j}"], **{joined.name: self._summed(product, j)})
 
     def _product(self, node: Node, store: Callable[[str, str], str]) -> str:
-        a, b = (self._array(operand) for operand in _tensors(node)[-2:])
+        a, b = (self.array(operand) for operand in _tensors(node)[-2:])
         (m, k), n = a.shape, b.shape[1]
         matrices = (f"Matrix<{x.stride[0]}, {x.stride[1]}>{{{x.name} + {x.offset}}}" for x in (a, b))
         return f"product<{m}, {n}, {k}>({', '.join(matrices)}, [=](int i, int j, V sum) {{ {store('i', 'j')} }});"
@@ -360,7 +557,7 @@ class _Writer:
             return "sum"
         if any(node.kwargs.get(name, 1) != 1 for name in ("alpha", "beta")):
             raise NotInLanes("it adds multiples of products")
-        return f"(sum + {self._array(_tensors(node)[0]).at(['i', column])})"
+        return f"(sum + {self.array(_tensors(node)[0]).at(['i', column])})"
 
     def _expression(self, node: Any, index: Sequence[str], given: dict[str, str]) -> str:
         """The C++ of one entry of a tensor; of those that are there already, by their names in `given`."""
@@ -369,7 +566,7 @@ class _Writer:
         if node.name in given:
             return given[node.name]
         if node in self._arrays or not _is_pointwise(node):
-            return self._array(node).at(index)
+            return self.array(node).at(index)
         name = IN_PLACE.get(_operation(node), _operation(node))
         arguments = [self._expression(value, index, given) for value in _values(node)]
         if name in CONSTANTS:
@@ -406,7 +603,7 @@ class _Writer:
 
     def _write_softmax(self, node: Node, name: str) -> None:
         """Scores of classes: results depend on all of a sample's scores."""
-        arrays = [self._array(operand) for operand in _tensors(node)]
+        arrays = [self.array(operand) for operand in _tensors(node)]
         shape, backward = arrays[0].shape, name.endswith("_data")
         axis = int(node.args[2 if backward else 1]) % len(shape)
         classes, array = shape[axis], self._new_array(node)
@@ -436,7 +633,7 @@ class _Writer:
 
     def _write_indexed(self, node: Node, name: str) -> None:
         """Numbers at places that differ between clients (the score of a sample's label): all places are looked at."""
-        operands = [self._array(operand) for operand in _tensors(node)]
+        operands = [self.array(operand) for operand in _tensors(node)]
         axis = int(node.args[1]) % max(1, len(operands[0].shape))
         classes, index_shape = operands[0].shape[axis], operands[1].shape
         if classes > MOST_CLASSES:
@@ -460,80 +657,43 @@ class _Writer:
             self._lines.append(_loops(array.shape, lambda index: f"{array.at(index)} = {operands[0].at(index)};"))
             self._lines.append(_loops(index_shape, added))
 
-    def _copies(self) -> Iterator[str]:
-        """The rest of the local state, after the step: for clients that take it."""
-        sources = {}
-        for name, node in self._after.items():
-            local, array = self._arrays[self._local[name]], self._array(node)
-            if tuple(node.meta["val"].shape) != local.shape:
-                raise NotInLanes(f"its local '{name}' changes its shape")
-            if array.name == local.name and array.flat:
-                continue
-            sources[name] = array
-        while sources:  # a tensor that is still to be copied is not overwritten
-            read = {array.name for array in sources.values()}
-            free = [name for name in sources if self._arrays[self._local[name]].name not in read]
-            if not free:
-                raise NotInLanes("it exchanges tensors of the local state")
-            yield self._copy(self._arrays[self._local[free[0]]], sources.pop(free[0]))
 
-    def _copy(self, to: Array, of: Array) -> str:
-        return _loops(to.shape, lambda index: f"{to.at(index)} = pick(active, {of.at(index)}, {to.at(index)});")
+def _masked_copies(pairs: Sequence[tuple[Array, Array]]) -> Iterator[str]:
+    """Copies of tensors to others, for clients that take a step; one that is still to be copied is not overwritten."""
+    waiting = [(to, of) for to, of in pairs if to.name != of.name or not of.flat]
+    while waiting:
+        read = {of.name for _, of in waiting}
+        free = next((pair for pair in waiting if pair[0].name not in read), None)
+        if free is None:
+            raise NotInLanes("it exchanges tensors of the local state")
+        waiting.remove(free)
+        yield _copy(*free, masked=True)
 
-    # The function around the operations
 
-    def _head(self, vectors: int) -> list[str]:
-        return [
-            'extern "C" int64_t bytes_of_memory() { return sizeof(V) * ' + str(vectors) + "; }",
-            "",
-            'extern "C" void run(void* const* in, void* const* out, const int64_t* rows, const uint8_t* takes,',
-            "                    int64_t steps, int64_t clients, V* memory) {",
-        ]
+def _copy(to: Array, of: Array, masked: bool = False) -> str:
+    def one(index: Sequence[str]) -> str:
+        value = f"pick(active, {of.at(index)}, {to.at(index)})" if masked else of.at(index)
+        return f"{to.at(index)} = {value};"
 
-    def _run(self, copies: list[str]) -> list[str]:
-        lines = ["    for (int64_t first = 0; first < clients; first += LANES) {"]
-        lines += ["        int here = clients - first < LANES ? clients - first : LANES;"]
-        lines += ["        int64_t client[LANES];  // lanes without a client do the work of the last one once more"]
-        lines += ["        for (int l = 0; l < LANES; l++) client[l] = first + (l < here ? l : here - 1);"]
-        per_step = {*self._samples, self._weights}
-        for number, node in enumerate(self._inputs):
-            if node in per_step or not (node.users or node in self._local.values()):
-                continue
-            array = self._arrays[node]
-            if number == len(self._inputs) - 1:
-                lines += [f"        {array.name}[0] = all(*(const REAL*)in[{number}]);"]
-                continue
-            lines += [_loading(array, number, _ctype(node), f"client[l] * {array.size}", "        ")]
-        lines += ["        for (int64_t step = 0; step < steps; step++) {"]
-        lines += ["            Mask active;"]
-        lines += ["            for (int l = 0; l < LANES; l++) active[l] = -(takes[step * clients + client[l]] != 0);"]
-        lines += ["            int64_t batch[LANES];  // where the clients' samples are listed"]
-        width = self._weights.meta["val"].shape[0]
-        lines += [f"            for (int l = 0; l < LANES; l++) batch[l] = (step * clients + client[l]) * {width};"]
-        for node in self._samples:
-            if not node.users:
-                continue
-            array, number = self._arrays[node], self._inputs.index(node)
-            each = array.size // width
-            sample = Array(f"{array.name} + s * {each}", (each,), (1,))
-            lines += [f"            for (int s = 0; s < {width}; s++) {{"]
-            lines += [_loading(sample, number, _ctype(node), f"rows[batch[l] + s] * {each}", "                ")]
-            lines += ["            }"]
-        if self._weights.users:
-            number = self._inputs.index(self._weights)
-            lines += [_loading(self._arrays[self._weights], number, "REAL", "batch[l]", "            ")]
-        lines += [f"            {line}" for line in [*self._lines, *copies]]
-        loss = self._array(self._loss).at([])
-        lines += ["            for (int l = 0; l < here; l++)"]
-        lines += [f"                ((REAL*)out[{len(self._after)}])[step * clients + client[l]] = "
-                  f"active[l] ? {loss}[l] : 0;"]  # fmt: skip
-        lines += ["        }"]
-        for number, name in enumerate(self._after):
-            array = self._arrays[self._local[name]]
-            lines += [f"        {{ REAL* to[LANES]; for (int l = 0; l < LANES; l++) "
-                      f"to[l] = (REAL*)out[{number}] + client[l] * {array.size}; "
-                      f"save<{array.size}>(to, {array.name}, here); }}"]  # fmt: skip
-        return [*lines, "    }", "}"]
+    return _loops(to.shape, one)
+
+
+def _indented(levels: int, lines: Iterable[str]) -> list[str]:
+    return ["    " * levels + line for line in lines]
+
+
+def _inputs(module: "GraphModule") -> list[Node]:
+    return [node for node in module.graph.nodes if node.op == "placeholder"]
+
+
+def _strides(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def _check_type(node: Node, types: Sequence[torch.dtype]) -> None:
+    value = node.meta["val"]
+    if value.dtype not in types:
+        raise NotInLanes(f"it keeps or sends {_dtype_name(value)}, not {_dtype_name(types[0])}")
 
 
 def _alpha(sign: str) -> Callable[..., str]:
@@ -683,10 +843,10 @@ def _loops(shape: Sequence[int], body: Callable[[Sequence[str]], str]) -> str:
     return f"{' '.join(loops)} {{ {body(index)} }}".strip()
 
 
-def _loading(array: Array, number: int, ctype: str, start: str, indent: str) -> str:
+def _loading(array: Array, number: int, ctype: str, start: str) -> str:
     """C++ that loads the numbers of each lane's client."""
     return (
-        f"{indent}{{ const {ctype}* from[LANES]; for (int l = 0; l < LANES; l++) "
+        f"{{ const {ctype}* from[LANES]; for (int l = 0; l < LANES; l++) "
         f"from[l] = (const {ctype}*)in[{number}] + {start}; load<{ctype}, {array.size}>({array.name}, from); }}"
     )
 

@@ -194,3 +194,10 @@ INLINE void save(REAL* const* into, const V* from, int clients) {
         for (int l = 0; l < clients; l++) into[l][n] = from[n][l];
     }
 }
+
+// The rows of the first clients as they are, if they are to be somewhere else. Nowhere is a place, too.
+template <class T, int N>
+INLINE void keep(void* into, const void* from, const int64_t* place, int clients) {
+    if (!into || into == from) return;
+    for (int l = 0; l < clients; l++) memcpy((T*)into + place[l] * N, (const T*)from + place[l] * N, N * sizeof(T));
+}

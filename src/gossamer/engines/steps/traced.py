@@ -49,10 +49,10 @@ class TracedStep:
 
 
 class StepGraph:
-    """The graph of a step's operations, and what can be made of it."""
+    """The graph of the operations of a step, or of another function of tensors, and what can be made of it."""
 
-    def __init__(self, step: Step, inputs: StepInputs) -> None:
-        #: The names of the tensors that the step returns besides the loss, in order.
+    def __init__(self, step: Callable[[Any], tuple[Any, ...]], inputs: tuple[Any, ...]) -> None:
+        #: The names of the tensors that it returns in a dictionary, in order; the loss, if any, comes after these.
         self.returns: tuple[str, ...] = ()
         #: False if the choice of a library was made on a busy machine.
         self.final = True
@@ -61,12 +61,12 @@ class StepGraph:
         def on_tensors(*tensors: Tensor) -> list[Tensor]:
             rest = iter(tensors)
             filled = [next(rest) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-            after, loss = step(tree_unflatten(filled, structure))
+            after, *loss = step(tree_unflatten(filled, structure))
             self.returns = tuple(after)
-            return [*after.values(), loss]
+            return [*after.values(), *loss]
 
-        with _NoNumpy():
-            self._graph = trace(on_tensors, copies_of(inputs))
+        with _NoNumpy():  # the tracer works by identity: of one tensor given twice it would fix that it is the same
+            self._graph = trace(on_tensors, [leaf.clone() for leaf in leaves if isinstance(leaf, Tensor)])
 
     def multiply_by(self, products: Products) -> None:
         """Let the faster library, or the one asked for, do the matrix products."""
@@ -128,7 +128,9 @@ class _NoNumpy(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def step_graph(step: Step, inputs: StepInputs, products: Products = "mkl") -> StepGraph:
+def step_graph(
+    step: Callable[[Any], tuple[Any, ...]], inputs: tuple[Any, ...], products: Products = "mkl"
+) -> StepGraph:
     """The graph of a step, with its products by this library; a step that does not do the same twice has none."""
     graph, again = StepGraph(step, inputs), StepGraph(step, inputs)
     if not graph.same_as(again):
