@@ -187,6 +187,9 @@ def test_the_machine_is_asked_what_it_can_do():
 def test_the_products_of_a_step_are_those_of_all_its_layers_and_gradients():
     work = prepare(Experiment(**TINY)).training
     assert set(shapes_of_step(work)) == {(4, 64, 10), (10, 4, 64)}  # no gradient of the inputs is needed
-    net = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Flatten(), torch.nn.Linear(72, 10))
-    images = prepare(Experiment(**TINY | {"model": lambda: net})).training
+
+    def net() -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Flatten(), torch.nn.Linear(72, 10))
+
+    images = prepare(Experiment(**TINY | {"model": net})).training
     assert any(isinstance(shape, Convolution) for shape in shapes_of_step(images))

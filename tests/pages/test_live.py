@@ -137,7 +137,8 @@ def test_a_running_comparison_a_killed_server_and_the_end(
 
 def test_peers_of_which_one_dies_and_comes_back(page: Page, spawn: Callable[..., Spawned], place: Path) -> None:
     small = ["--set", "model=softmax", "--set", "local_steps=2", "--set", 'dataset={name="digits", train_samples=200}']
-    much = ["--peers", "3", "--rounds", "12", "--method", "sgp"]
+    # long enough for the page to be open when a peer is killed, in the middle
+    much = ["--peers", "3", "--rounds", "240", "--method", "sgp"]
     demo = spawn("network", "demo", "--kill", *much, *small, "--out", "demo")
     until((place / "demo" / "kits" / "alice").exists)
     live = spawn("live", "demo/kits/alice", "--port", "0")
@@ -151,7 +152,7 @@ def test_peers_of_which_one_dies_and_comes_back(page: Page, spawn: Callable[...,
     )
     page.picture(place / "away.png")
     # Peers that have finished leave at once: the page may have asked too late for the last words.
-    end = "All 3 peers have finished 12 rounds|No peer answers any more"
+    end = "All 3 peers have finished 240 rounds|No peer answers any more"
     until(lambda: page.run(HEADLINE), lambda text: re.match(end, text))
     assert page.run("window.before") == 1  # all without a reload
     log = page.run("[...document.querySelectorAll('.events li')].map(each => each.textContent)")

@@ -16,6 +16,7 @@ from gossamer import Experiment
 from gossamer.commands.app import app
 from gossamer.errors import GossamerError
 from gossamer.peers.identity.kit import open_kit
+from gossamer.peers.identity.roster import Address
 from gossamer.peers.neighbours import Neighbours
 from gossamer.peers.peer import Peer
 from gossamer.peers.tools import check, metrics, watch
@@ -176,7 +177,7 @@ def test_numbers_for_prometheus(tmp_path: Path) -> None:
     (port,) = free_ports(1)
 
     async def work() -> str:
-        async with await metrics.serve(("127.0.0.1", port), peers[0].status):
+        async with await metrics.serve(Address("127.0.0.1", port), peers[0].status):
             while not all(peer.progress.finished for peer in peers):
                 await get(port)
                 await asyncio.sleep(0.05)
@@ -189,7 +190,7 @@ def test_numbers_for_prometheus(tmp_path: Path) -> None:
             ):
                 assert "gossamer_round" not in await get(port, nonsense)
             with pytest.raises(GossamerError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
-                await metrics.serve(("127.0.0.1", port), peers[0].status)
+                await metrics.serve(Address("127.0.0.1", port), peers[0].status)
             peers[0].service._count(1, 'a "strange" reason: of somebody')
             return await get(port)
 
