@@ -13,7 +13,7 @@ run: $(READY)  ## Compare five methods on a ring of 16 clients (the default).
 help:  ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
-test: lint chromium  ## Lint, types and all tests (ten minutes at most).
+test: lint chromium  ## Lint, types and all tests (ten minutes on two fast cores, twenty on slow ones).
 	$(BIN)/pytest -n 2
 
 coverage: $(READY) chromium  ## All tests with coverage, which takes half as long again.
