@@ -22,7 +22,11 @@ Settings = Callable[..., list[str]]
         ("loss", "crossentropy", ("unknown loss 'crossentropy'", "did you mean 'cross-entropy'?")),
         ("model", "zzz", ("unknown model 'zzz'", "softmax", "resnet-18")),
         ("rouns", "3", ("unknown key 'rouns'", "did you mean 'rounds'?")),
-        ("self", "3", ("unknown key 'self'",)),
+        ("self", "3", ("unknown key 'self'", "known: batch_size")),
+        ("gosip_steps", "2", ("unknown key 'gosip_steps'", "did you mean 'method.gossip_steps' (of dfedsam-mgs)?")),
+        ("rho", "0.1", ("unknown key 'rho'", "'method.rho' (of fedsam, dfedsam, dfedsam-mgs, ...)?")),
+        ("neigbours", "3", ("'method.neighbours' (of asyng) or 'graph.neighbours' (of random-symmetric,",)),
+        ("evry", "3", ("unknown key 'evry'", "did you mean 'evaluate.every'?")),
         ("evaluate.evry", "3", ("unknown key 'evaluate.evry'", "did you mean 'every'?")),
         ("method", '{name="dfedsam", rh=1}', ("method 'dfedsam' has no parameter 'rh'", "did you mean 'rho'?")),
         ("method.rho", "0.1", ("method 'dfedavg' has no parameter 'rho'",)),
@@ -71,6 +75,32 @@ def test_unknown_names(refused: Refused, settings: Settings, key: str, value: st
 )
 def test_values_out_of_range(refused: Refused, settings: Settings, key: str, value: str, says: tuple[str, ...]) -> None:
     refused("run", *settings(), f"--set={key}={value}", says=says)
+
+
+def test_a_parameter_without_its_table_is_looked_for_in_the_chosen_parts_first(
+    refused: Refused, settings: Settings
+) -> None:
+    chosen = settings(method="dfedsam", graph="random-pull")
+    refused("run", *chosen, "--set=rho=0.1", says=("unknown key 'rho': did you mean 'method.rho'?",))
+    refused("run", *chosen, "--set=neighbors=3", says=("unknown key 'neighbors': did you mean 'graph.neighbours'?",))
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("--rounds", ("--set rounds=VALUE sets it",)),
+        ("--method.rho", ("--set method.rho=VALUE sets it",)),
+        ("--round", ("--set KEY=VALUE", "'rounds'")),
+        ("--gosip-steps", ("--set KEY=VALUE", "'method.gossip_steps'")),
+        ("--worker", ("--workers",)),
+    ],
+)
+def test_a_key_given_as_an_option(gossamer: Any, option: str, says: tuple[str, ...]) -> None:
+    answer = gossamer("run", option, "3")
+    assert answer.code == 2
+    for words in says:
+        assert words in " ".join(answer.err.replace("│", " ").split())
+    assert ("Possible options" in answer.err) == (option == "--worker")
 
 
 def test_every_wrong_value_is_told_at_once(refused: Refused) -> None:

@@ -146,6 +146,8 @@ def test_a_finished_run_is_left_alone(gossamer: Command, straight: Callable[...,
     answer = gossamer("resume", "straight")
     assert answer.code == 0
     assert "straight: is finished already; there is nothing left to do" in answer.err
+    assert "read from straight" in answer.out
+    assert "written to" not in answer.out
     assert "best accuracy" in answer.out
     assert {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in folder.rglob("*") if p.is_file()} == before
 

@@ -1,6 +1,7 @@
 """The `gossamer` command: all commands, and one way to end when one of them fails."""
 
 import platform
+from difflib import get_close_matches
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -24,7 +25,7 @@ from gossamer.commands.sharpness import sharpness
 from gossamer.commands.show import show
 from gossamer.commands.theory import theory
 from gossamer.errors import GossamerError
-from gossamer.experiment import Experiment
+from gossamer.experiment import Experiment, meant_key
 from gossamer.simulation import Interrupted
 from gossamer.terminal.endings import say_error, say_interrupted, say_stopped
 from gossamer.terminal.run_view import say_run
@@ -61,12 +62,17 @@ class Commands(TyperGroup):
 
 def key_hint(error: Any) -> str:
     """How to set a key of the experiment that was given as an option, as in `gossamer run --rounds 3`."""
-    key = getattr(error, "option_name", None)
-    if key is None or error.ctx is None or "settings" not in {option.name for option in error.ctx.command.params}:
+    word = getattr(error, "option_name", None)
+    taken = error.ctx.command.params if word and error.ctx else ()
+    if "settings" not in {option.name for option in taken}:
         return ""
-    key = key.lstrip("-").replace("-", "_")
-    known = key.partition(".")[0] in Experiment.model_fields
-    return f"\nIt is a key of the experiment: --set {key}=VALUE sets it." if known else ""
+    key = str(word).lstrip("-").replace("-", "_")
+    if key.partition(".")[0] in Experiment.model_fields:
+        return f"\nIt is a key of the experiment: --set {key}=VALUE sets it."
+    options = [name.lstrip("-") for option in taken for name in option.opts]
+    if get_close_matches(key.replace("_", "-"), options, n=1, cutoff=0.75) or not (meant := meant_key(key, {})):
+        return ""
+    return f"\nKeys of the experiment are set by --set KEY=VALUE: {meant}"
 
 
 def print_version(wanted: bool) -> None:

@@ -29,6 +29,7 @@ from gossamer.commands.options import (
     trackers,
 )
 from gossamer.experiment import Experiment, load_experiment
+from gossamer.runs.folder import RunFolder
 from gossamer.terminal.run_view import say_run
 
 
@@ -88,7 +89,8 @@ def resume(
         run_study(study, folder, terminal.StudyDisplay(quiet, verbose), options, budget)
         return
     display = terminal.make_observer(folder.name, quiet, verbose)
-    say_run(simulation.resume(folder, observers=[display], **options), folder)
+    words = "read from" if RunFolder(folder).finished else "written to"
+    say_run(simulation.resume(folder, observers=[display], **options), folder, words)
 
 
 def part_name(experiment: Experiment, key: str) -> str:

@@ -7,6 +7,7 @@ size, number of workers or interruption.
 import hashlib
 import tomllib
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -324,14 +325,43 @@ def set_key(values: dict[str, Any], key: str, value: Any) -> None:
 
 def refuse_unknown_keys(values: Mapping[str, Any]) -> None:
     """Refuse an unknown key and name the nearest valid one."""
-    for where, known, given in (
-        ("", Experiment.model_fields, values),
-        ("evaluate.", Evaluate.model_fields, values.get("evaluate")),
-        ("stop_at.", StopAt.model_fields, values.get("stop_at")),
-    ):
+    for key in values:
+        if key not in Experiment.model_fields:
+            hint = meant_key(key, values) or did_you_mean("", Experiment.model_fields)
+            raise ExperimentError(f"unknown key '{key}': {hint}")
+    for table, schema in (("evaluate", Evaluate), ("stop_at", StopAt)):
+        given = values.get(table)
         for key in given if isinstance(given, Mapping) else ():
-            if key not in known:
-                raise ExperimentError(f"unknown key '{where}{key}': {did_you_mean(key, known)}")
+            if key not in schema.model_fields:
+                raise ExperimentError(f"unknown key '{table}.{key}': {did_you_mean(key, schema.model_fields)}")
+
+
+def meant_key(word: str, values: Mapping[str, Any]) -> str:
+    """The nearest key to a word: one of the experiment, or a parameter of its parts, or of others; '' if none is near.
+
+    >>> meant_key("rouns", {}), meant_key("neighbors", {"graph": "directed-random"})
+    ("did you mean 'rounds'?", "did you mean 'graph.neighbours'?")
+    >>> meant_key("gosip_steps", {})
+    "did you mean 'method.gossip_steps' (of dfedsam-mgs)?"
+    """
+    own = {key: f"'{key}'" for key in Experiment.model_fields}
+    others: dict[str, list[str]] = {}
+    for kind, catalog in CATALOGS.items():
+        spec = values.get(kind, Experiment.model_fields[kind].default)
+        chosen = spec.get("name") if isinstance(spec, Mapping) else spec
+        takers: dict[str, list[str]] = {}
+        for name, maker in catalog.items():
+            for key in parameters_of(maker):
+                if name == chosen:
+                    own.setdefault(key, f"'{kind}.{key}'")
+                takers.setdefault(key, []).append(name)
+        for key, names in takers.items():
+            some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+            others.setdefault(key, []).append(f"'{kind}.{key}' (of {some})")
+    own |= {key: f"'evaluate.{key}'" for key in Evaluate.model_fields if key not in own}
+    places = {key: " or ".join(each) for key, each in others.items()} | own
+    near = get_close_matches(word, places, n=1)
+    return f"did you mean {places[near[0]]}?" if near else ""
 
 
 def is_spec(value: Any) -> bool:

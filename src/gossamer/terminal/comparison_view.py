@@ -87,7 +87,7 @@ def comparison_title(study: Study, comparison: Comparison) -> str:
     def facts(experiment: Experiment) -> list[str]:
         keys = ("dataset", "partition", "graph", "model") if comparison.partitioned else ("dataset", "graph", "model")
         parts = [part_label(experiment, key) for key in keys]
-        return [f"{experiment.clients} clients", f"{experiment.rounds} rounds", *parts]
+        return [counted(experiment.clients, "client"), counted(experiment.rounds, "round"), *parts]
 
     columns = zip(*(facts(cell.of(study.experiment)) for cell in study.cells), strict=True)
     common = " · ".join(column[0] for column in columns if len(set(column)) == 1)

@@ -26,9 +26,9 @@ def note(line: str) -> None:
     err.print(line, soft_wrap=True)
 
 
-def say_where(*paths: Path) -> None:
+def say_where(*paths: Path, words: str = "written to") -> None:
     """Print where something was written."""
-    say("written to " + ", ".join(f"[cyan]{escape(str(path))}[/]" for path in paths))
+    say(f"{words} " + ", ".join(f"[cyan]{escape(str(path))}[/]" for path in paths))
 
 
 def note_where(path: Path) -> None:

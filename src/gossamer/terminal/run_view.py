@@ -15,12 +15,12 @@ from gossamer.system.words import number, score_text, size
 from gossamer.terminal.console import say, say_next, say_where
 
 
-def say_run(run: Run, folder: Path) -> None:
+def say_run(run: Run, folder: Path, words: str = "written to") -> None:
     """Print what a run reached and where its files are."""
     if run.ending.kind == "stopped":
         say(escape(str(run.ending)))
     say(", ".join([*_reached(run), f"sent by a client {size(run.sent_per_client)}"]))
-    say_where(folder)
+    say_where(folder, words=words)
     say_next(f"gossamer show {shlex.quote(str(folder))}")
 
 
