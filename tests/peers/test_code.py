@@ -1,8 +1,8 @@
 """Peers whose code of the user's own parts differs do not train together, and name the part."""
 
 import asyncio
+import hashlib
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,15 +94,47 @@ def test_an_installed_package_of_the_users_is_covered_and_those_of_others_are_no
         del sys.modules[module]
 
 
-def test_what_an_imported_object_does_when_it_is_looked_at_does_no_harm(lab: str, tmp_path: Path) -> None:
-    helper = tmp_path / "alice" / f"{lab}_helper.py"
-    helper.write_text(
-        helper.read_text() + "import warnings\nclass Old:\n    def __getattribute__(self, name):\n"
-        "        warnings.warn('old')\n        raise RuntimeError(name)\nold = Old()\n"
+WAYS_TO_IMPORT = {
+    "a constant": ("from {0}.rates import RATE", "rates.py"),
+    "in a function": ("def later():\n    import {0}.rates", "rates.py"),
+    "relative, of a package": ("from .inner import rates", "inner/rates.py"),
+    "a package's own file": ("from .inner import rates", "inner/__init__.py"),
+    "the package that the part is in": ("", "__init__.py"),
+    "a package without a file": ("import {0}_bare.rates", "../{0}_bare/rates.py"),
+    "all names": ("from {0}.rates import *", "rates.py"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS_TO_IMPORT)
+def test_whatever_is_imported_is_covered(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what leaves no trace in the part's module, such as a number, and what is imported only when it is needed."""
+    name = "lab" + hashlib.sha256(str(tmp_path).encode()).hexdigest()[:8]
+    statement, changed = (text.format(name) for text in WAYS_TO_IMPORT[way])
+    package = tmp_path / name
+    for file in ("__init__.py", "inner/__init__.py", "inner/rates.py", "rates.py", f"../{name}_bare/rates.py"):
+        (package / file).parent.mkdir(parents=True, exist_ok=True)
+        (package / file).write_text("RATE = 1.0\n")
+    (package / "part.py").write_text(
+        "from gossamer.methods import DFedAvg\nimport torch.nn.functional\n"
+        "try:\n    import nowhere.to_be_found\nexcept ImportError:\n    pass\n"
+        f"{statement}\nclass Mine(DFedAvg):\n    pass\n"
     )
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert code_digests(described(lab))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    described = experiment(f"{name}.part:Mine", clients=2)
+    first = code_digests(described)
+    assert code_digests(described) == first
+    (package / changed).write_text("RATE = 2.0\n")
+    assert code_digests(described) != first
+    for module in [each for each in sys.modules if each.startswith(name)]:
+        del sys.modules[module]
+
+
+def test_a_module_that_cannot_be_read_as_python_is_covered_too(lab: str, tmp_path: Path) -> None:
+    """It is imported when it is needed, and fails then."""
+    (tmp_path / "alice" / f"{lab}.py").open("a").write(f"\ndef later():\n    import {lab}_broken\n")
+    first = code_digests(described(lab))
+    (tmp_path / "alice" / f"{lab}_broken.py").write_text("def (:")
+    assert code_digests(described(lab)) != first
 
 
 def test_peers_with_different_code_end_with_the_name_of_the_part(lab: str, tmp_path: Path) -> None:

@@ -1,14 +1,13 @@
 """Digests of the user's own code that an experiment names: peers with different code would train different methods."""
 
+import ast
+import importlib.util
 import re
-import sys
 import sysconfig
-import warnings
 from collections.abc import Iterator, Mapping
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from gossamer.experiment import CATALOGS, Experiment
@@ -21,8 +20,8 @@ DOTTED = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 def code_digests(experiment: Experiment) -> dict[str, str]:
     """The digest of each part that comes from the user's modules, by key and name, such as `method lab:Mine`.
 
-    A digest covers the source text of the part's module and of the user's modules that this one imports: those of the
-    part's own package, and those that are not installed.
+    A digest covers the source text of the part's module, of the packages that it is in, and of the user's modules that
+    these import: those of the part's own package, and those that are not installed.
     """
     named = {
         f"{key} {name}": name
@@ -59,8 +58,8 @@ def _digest(module: str) -> str:
 
 
 def _sources(start: str) -> dict[str, Path]:
-    """The files of a module and of the user's modules that it refers to."""
-    package = start.split(".")[0]
+    """The files of a module, of the packages that it is in, and of the user's modules that its text imports."""
+    package = start.partition(".")[0]
     found: dict[str, Path] = {}
     seen: set[str] = set()
     left = [start]
@@ -69,33 +68,50 @@ def _sources(start: str) -> dict[str, Path]:
         if name in seen:
             continue
         seen.add(name)
-        module = sys.modules.get(name)
-        path = _source(module, package) if module is not None else None
-        if module is None or path is None:
-            continue
-        found[name] = path
-        left += {home for value in list(vars(module).values()) if (home := _home(value))}
+        path = _source(name, package)
+        if path is not None and path.suffix == ".py":
+            found[name] = path
+            left += [name.rpartition(".")[0], *_imported(name, path, package)]
     return found
 
 
-def _home(value: Any) -> str:
-    """The module that a value is, or comes from; empty if it does not say."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an object may warn of its own use
-        try:
-            return str(getattr(value, "__name__" if isinstance(value, ModuleType) else "__module__", None) or "")
-        except Exception:  # or compute its attributes, and fail
-            return ""
+def _imported(name: str, path: Path, package: str) -> Iterator[str]:
+    """The modules that the text of a module imports, also in its functions: they need not be imported yet."""
+    inside = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):  # it would fail if it were imported
+        return
+    for statement in ast.walk(tree):
+        if isinstance(statement, ast.Import):
+            yield from (alias.name for alias in statement.names)
+        elif isinstance(statement, ast.ImportFrom):
+            above = inside.rsplit(".", statement.level - 1)[0] if statement.level else ""
+            home = ".".join(filter(None, (above, statement.module)))
+            yield home
+            there = _source(home, package)
+            if there is not None and (there.is_dir() or there.name == "__init__.py"):  # a package, and its modules
+                yield from (f"{home}.{alias.name}" for alias in statement.names)
 
 
-def _source(module: ModuleType, package: str) -> Path | None:
+def _source(name: str, package: str) -> Path | None:
     """The file of a module of the user's own: of the package that the part is in, wherever that is installed, or of
-    another one that is not installed. Nothing of Gossamer or of Python is."""
-    file, top = getattr(module, "__file__", None), module.__name__.split(".")[0]
-    if file is None or top == "gossamer":
+    another one that is not installed; a folder for a package without a file. Nothing of Gossamer or of Python is."""
+    top = name.partition(".")[0]
+    path = None if top == "gossamer" else _file(top)
+    return None if path is None or (top != package and _is_installed(path)) else _file(name)
+
+
+def _file(name: str) -> Path | None:
+    """The file of a module, imported or not, or the folder of a package without one; None if there is none."""
+    try:
+        spec = importlib.util.find_spec(name)  # imports the packages that it is in
+    except Exception:  # one of them does not exist, or fails
         return None
-    path = Path(file).resolve()
-    return path if path.suffix == ".py" and (top == package or not _is_installed(path)) and path.is_file() else None
+    if spec is None:
+        return None
+    places = [spec.origin] if spec.has_location else list(spec.submodule_search_locations or ())
+    return Path(places[0]).resolve() if places and places[0] else None
 
 
 def _is_installed(path: Path) -> bool:
