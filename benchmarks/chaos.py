@@ -287,10 +287,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=300.0, help="how long to go on")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="the number of the trial to begin with")
     parser.add_argument("--only", type=int, help="the number of a single trial")
     given = parser.parse_args()
     ends, failed, done = time.monotonic() + given.seconds, 0, 0
-    for trial in trials(given.seed):
+    for trial in trials(given.seed)[given.first :]:
         if (given.only is not None and trial.number != given.only) or time.monotonic() > ends:
             continue
         folder = Path(tempfile.mkdtemp(prefix="gossamer-chaos-"))
