@@ -101,7 +101,7 @@ def test_a_certificate_is_the_reason(
         try:
             line = await until(lambda: event(kits[0], kind))
             assert reason in line["reason"]
-            hint = (await until(lambda: event(kits[0], "waiting")))["hint"]
+            hint = (await until(lambda: event(kits[0], "waiting for")))["hint"]
             assert ("network renew" if kind == "certificate refused" else "the same 'gossamer network create'") in hint
             assert "start it again" not in hint
         finally:
@@ -134,7 +134,7 @@ def test_whoever_waits_says_for_whom_how_long_why_and_what_to_do(
     (peer,) = make_peers(kits[:1])
 
     async def meanwhile() -> None:
-        line = await until(lambda: event(kits[0], "waiting"))
+        line = await until(lambda: event(kits[0], "waiting for"))
         assert line["for_peers"] == {"p1": "not there yet: nobody listens there"}
         assert line["seconds"] >= 0.2
         assert "start it again" in line["hint"]
@@ -142,14 +142,14 @@ def test_whoever_waits_says_for_whom_how_long_why_and_what_to_do(
         await asyncio.sleep(1.5)
 
     together([peer], meanwhile)
-    assert len([line for line in log_of(kits[0]) if line["event"] == "waiting"]) <= 4  # ever less often
+    assert len([line for line in log_of(kits[0]) if line["event"] == "waiting for"]) <= 4  # ever less often
 
 
 def test_a_finished_peer_says_for_whom_it_stays(tmp_path: Path) -> None:
     kits = make_kits(tmp_path, experiment("dfedavg", clients=2).but(rounds=2), late="reweigh", patience=0.2)
     (peer,) = make_peers(kits[:1])
     asyncio.run(peer.run())
-    line = event(kits[0], "staying")
+    line = event(kits[0], "staying for")
     assert line is not None
     assert line["for_peers"] == ["p1"]
     assert line["for_unreachable_at_most"] == 3

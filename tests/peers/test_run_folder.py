@@ -246,7 +246,7 @@ def test_a_finished_peer_that_was_killed_does_not_stay_for_good(
     (peer.folder / "over").unlink()
     asyncio.run(asyncio.wait_for(peer.run(), 20))
     last = json.loads((peer.folder / "log.jsonl").read_text().splitlines()[-1])
-    assert (last["event"], last["for_peers"]) == ("left", ["p1", "p2"])
+    assert (last["event"], last["for_peers"]) == ("left behind", ["p1", "p2"])
     assert not (peer.folder / "over").exists()  # started again, it offers its letters again
 
 
@@ -329,7 +329,8 @@ def test_a_full_disk_does_not_end_a_peer_that_waits(
         full[0] = True
         running.append(asyncio.create_task(peers[1].run()))
         while (
-            not [line for line in shown if line["event"] == "waiting"] or not peers[1].neighbours.links[0].last_verdict
+            not [line for line in shown if line["event"] == "waiting for"]
+            or not peers[1].neighbours.links[0].last_verdict
         ):
             assert not any(task.done() for task in running)
             await asyncio.sleep(0.01)

@@ -169,7 +169,7 @@ class Neighbours:
                 hints.add(HINTS[kind])
             self._check_agreement()
             advice = {"hint": "; ".join(sorted(hints))} if self._waits else {}
-            self._log("waiting", step=step, seconds=round(seconds, 1), for_peers=why, **advice)
+            self._log("waiting for", step=step, seconds=round(seconds, 1), for_peers=why, **advice)
         except GossamerError as error:  # nobody waits for this task
             self._give_up(error)
 
@@ -266,14 +266,14 @@ class Neighbours:
         began = time.monotonic()
         await asyncio.gather(*map(self._still_needs_us, self.links.values()))
         if behind := [link for link in self.links.values() if not link.finished]:
-            self._log("staying", for_peers=[link.member.name for link in behind],
+            self._log("staying for", for_peers=[link.member.name for link in behind],
                       for_unreachable_at_most=max(map(self._longest_stay, behind)),
                       reason="they have not finished, and may need the last letters of this peer")  # fmt: skip
         while any([await self._is_stayed_for(link, began) for link in self.links.values()]):
             await asyncio.sleep(0.2)
         if left := [link.member.name for link in self.links.values() if link.waiting and not link.finished]:
-            self._log("left", reason="they cannot be reached, and have not acknowledged the last letters of this peer",
-                      for_peers=left, hint="start this peer again if they are started again")  # fmt: skip
+            reason = "they cannot be reached, and have not acknowledged the last letters of this peer"
+            self._log("left behind", for_peers=left, reason=reason, hint="start this peer again if they come back")
         return all(link.finished for link in self.links.values())
 
     async def _is_stayed_for(self, link: Link, began: float) -> bool:
@@ -307,7 +307,7 @@ class Neighbours:
                 self._log("strange receipt", neighbour=link.member.name, reason=str(error))
         self._accepts[link.number] = receipt.verdict != wire.REFUSED
         if receipt.verdict == wire.REFUSED:
-            self._log("was refused", neighbour=link.member.name, step=step, reason=receipt.reason[:LONGEST])
+            self._log("refused by", neighbour=link.member.name, step=step, reason=receipt.reason[:LONGEST])
             for reason, failure in self._failures(link.member.name).items():
                 if receipt.reason.startswith(reason):
                     asyncio.get_running_loop().call_later(DOUBT, self._give_up_unless_accepted, failure)

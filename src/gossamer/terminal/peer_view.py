@@ -1,5 +1,6 @@
 """Peers: a line of a peer's log, and the outcome of a replay."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -14,17 +15,38 @@ def peer_line(line: dict[str, Any]) -> str:
     """A line of a peer's log for people to read."""
     clock = datetime.fromtimestamp(line["time"]).strftime("%H:%M:%S")
     about = {key: value for key, value in line.items() if key not in ("time", "peer", "event") and value is not None}
-    if line["event"] == "round":
-        accuracy = about.get("test_accuracy")
-        said = f"round {about['round']}  loss {about['local_loss']:.4f}"
-        if known(accuracy):
-            said += f"  accuracy {percent(accuracy)}"
-        elif known(about.get("test_loss")):
-            said += f"  test loss {about['test_loss']:.4f}"
-    else:
-        numbers = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in about.items()}
-        said = line["event"] + "".join(f"  {key} {value}" for key, value in numbers.items())
+    said = _round(about) if "local_loss" in about else _event(line["event"], about)
+    if line["event"] == "finished":
+        said = f"finished  {said}"
     return f"[dim]{clock}[/] [bold]{escape(line['peer'])}[/] {escape(said)}"
+
+
+def _round(about: Mapping[str, Any]) -> str:
+    accuracy, loss = about.get("test_accuracy"), about.get("test_loss")
+    said = f"round {about['round']}  loss {about['local_loss']:.4f}"
+    if known(accuracy):
+        return f"{said}  accuracy {percent(accuracy)}"
+    return f"{said}  test loss {loss:.4f}" if known(loss) else said
+
+
+def _event(event: str, about: dict[str, Any]) -> str:
+    """What happened, with whom and why; then the rest of what is known, and what can be done.
+
+    >>> _event("not there yet", {"neighbour": "bob", "reason": "nobody listens there"})
+    'not there yet: bob (nobody listens there)'
+    >>> _event("waiting for", {"step": 4, "seconds": 10.0, "for_peers": {"bob": "not there yet"}, "hint": "start it"})
+    'waiting for: bob (not there yet)  step 4  seconds 10. To do: start it'
+    """
+    others = next((about.pop(key) for key in ("neighbour", "sender", "for_peers") if key in about), ())
+    reason, hint = about.pop("reason", None), about.pop("hint", None)
+    whys = others if isinstance(others, Mapping) else dict.fromkeys([others] if isinstance(others, str) else others)
+    who = ", ".join(name if why is None else f"{name} ({why})" for name, why in whys.items())
+    said = f"{event}: {who}" if who else event
+    if reason is not None:
+        said += f" ({reason})" if who else f": {reason}"
+    for key, value in about.items():
+        said += f"  {key.replace('_', ' ')} {f'{value:.4g}' if isinstance(value, float) else value}"
+    return f"{said}. To do: {hint}" if hint else said
 
 
 def say_replay(found: Agreement) -> None:
