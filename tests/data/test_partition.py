@@ -31,6 +31,27 @@ def test_every_sample_goes_to_exactly_one_client(samples, clients, classes, seed
             assert max(sizes) - min(sizes) <= 1
 
 
+def test_a_refilled_class_starts_again_and_clients_have_the_mixtures_that_they_drew():
+    targets = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 600))
+    parts = split(Dirichlet(alpha=0.3, refill=True), targets, 30, 0)
+    assert set(parts.sizes) == {200}
+    times = np.bincount(parts.indices, minlength=len(targets))
+    assert times.max() > 1
+    assert times.min() == 0
+    for label in range(10):  # in turn: no sample is used twice more often than another of its class
+        assert np.ptp(times[targets == label]) <= 1
+
+    def variance(partition):
+        shares = [summarise(partition.split(targets, 30, seed), targets, 10).labels / 200 for seed in range(20)]
+        return np.var(shares)
+
+    drawn = 0.1 * 0.9 / (10 * 0.3 + 1)  # of Dir(alpha) itself; 200 draws of a client's mixture add their own
+    assert variance(Dirichlet(alpha=0.3, refill=True)) == pytest.approx(drawn * (1 - 1 / 200) + 0.09 / 200, rel=0.05)
+    assert variance(Dirichlet(alpha=0.3)) < 0.9 * drawn
+    with pytest.raises(DataError, match="sample"):
+        check_partition(parts, len(targets))
+
+
 @settings(deadline=None, max_examples=40)
 @given(st.integers(1, 10), st.integers(1, 4), st.integers(0, 100), st.integers(0, 2**63))
 def test_shards_are_exact_and_hold_few_classes(clients, per_client, extra, seed):

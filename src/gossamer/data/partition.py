@@ -1,4 +1,4 @@
-"""Partitions: the training samples of each client. Every sample belongs to exactly one client."""
+"""Partitions: the training samples of each client. Every sample belongs to exactly one, if not said otherwise."""
 
 import json
 from collections.abc import Sequence
@@ -35,10 +35,17 @@ class Iid:
 class Dirichlet:
     """Equally many samples for each client, of classes drawn from its own Dirichlet(alpha) distribution.
 
-    Small alpha: few classes for each client. Infinite alpha: all classes alike.
+    Small alpha: few classes for each client. Infinite alpha: all classes alike. With `refill`, a class that is used up
+    starts again: clients have just the mixtures that they drew, but some samples are used twice and others never.
     """
 
     alpha: Alpha = 0.3
+    refill: Annotated[bool, Field(description="a class that is used up starts again")] = False
+
+    @property
+    def repeats_samples(self) -> bool:
+        """Whether samples may be used more than once, or not at all."""
+        return self.refill
 
     def split(self, targets: NDArray[Any], clients: int, seed: int) -> ClientRows:
         """Random clients with room left take one sample each, of a class drawn from their distribution, until all
@@ -54,6 +61,12 @@ class Dirichlet:
         owners = _takers(takers, ClientRows.cut(np.arange(len(targets)), clients).sizes)
         left = np.array([len(pool) for pool in pools])
         samples = np.empty(len(targets), dtype=np.int64)
+        if self.refill:
+            labels = _spin(likelihoods, left, owners, turns)
+            for label in np.unique(labels):
+                places = np.flatnonzero(labels == label)
+                samples[places] = np.resize(pools[label], len(places))
+            return ClientRows.by_owner(samples, owners, clients)
         start = 0
         # Until a class is used up, everyone's distribution stays the same: so many draws are made at once.
         while start < len(targets):
@@ -182,12 +195,14 @@ def split(partition: Any, targets: NDArray[Any], clients: int, seed: int) -> Cli
         found = f"{len(given):,} parts" if isinstance(given, Sequence | ClientRows) else type(given).__name__
         raise DataError(f"the partition gave {found} for {clients:,} clients, expected one index array for each.")
     rows = ClientRows.of(given)
-    check_partition(rows, len(targets))
+    check_partition(rows, len(targets), repeats=getattr(partition, "repeats_samples", False))
     return rows
 
 
-def check_partition(client_rows: ClientRows | Sequence[Any], samples: int) -> None:
-    """Refuse anything but an exact partition: every sample belongs to exactly one client.
+def check_partition(client_rows: ClientRows | Sequence[Any], samples: int, *, repeats: bool = False) -> None:
+    """Refuse anything but an exact partition, in which every sample belongs to exactly one client.
+
+    With `repeats`, samples may be used more than once, or not at all.
 
     >>> check_partition([np.array([0, 2]), np.array([1])], 3)
     >>> check_partition([np.array([0, 2]), np.array([2])], 3)
@@ -201,6 +216,8 @@ def check_partition(client_rows: ClientRows | Sequence[Any], samples: int) -> No
             f"client {rows.owners[outside[0]]}: no sample has index {rows.indices[outside[0]]}; there are {samples:,}, "
             "counted from 0."
         )
+    if repeats:
+        return
     times = np.bincount(rows.indices, minlength=samples)
     if times.max(initial=0) > 1:
         order = np.argsort(rows.indices, kind="stable")
