@@ -133,6 +133,15 @@ def test_a_finished_run_whose_checkpoints_are_gone_is_computed_again(tmp_path: P
     assert (tmp_path / "r" / "metrics.jsonl").read_bytes() == before
 
 
+def test_a_run_that_has_ended_and_lost_rounds_is_not_passed_off_as_whole(tmp_path: Path) -> None:
+    simulate(small(), out=tmp_path / "r")
+    metrics = tmp_path / "r" / "metrics.jsonl"
+    metrics.write_bytes(metrics.read_bytes()[:-20])
+    assert "has 3 of 4 rounds" in (read_run(tmp_path / "r").remark or "")
+    metrics.unlink()
+    assert "has 0 of 4 rounds" in (read_run(tmp_path / "r").remark or "")
+
+
 def test_chunks_change_nothing_after_a_resume(tmp_path: Path) -> None:
     straight = simulate(small(dtype="float64"), chunk=4)
     with pytest.raises(Interrupted):

@@ -1,6 +1,7 @@
 """Means, spreads, targets and paired differences, on numbers that can be checked by hand."""
 
 import math
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -77,6 +78,14 @@ def test_only_common_seeds_and_common_test_samples_are_paired() -> None:
     none = comparison({"base": base, "none": {7: record(0.9)}}, baseline="base").difference("none")
     assert none is not None
     assert none.words == "no seed in common"
+
+
+def test_runs_that_are_not_whole_are_named_with_their_seed() -> None:
+    lost, cut = record(0.5, 0.1), replace(record(0.5), stopped="unfinished: go on")
+    lost.metrics["local_loss"] = [1.0, math.nan]
+    found = comparison({"a": {0: record(0.5), 1: lost}, "b": {0: cut}})
+    assert found.remarks == ["a (seed 1): diverged, and went on without finite numbers", "b: unfinished: go on"]
+    assert list(found.run_table["remark"].notna()) == [False, True, True]
 
 
 def test_a_seed_without_a_number_leaves_no_mean() -> None:

@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -16,6 +17,7 @@ from gossamer.pages.tables import (
     latex_text,
     pivot_sheet,
     sheets,
+    target_sheet,
     to_latex,
     to_markdown,
     write_tables,
@@ -45,7 +47,19 @@ def check_latex(text: str) -> list[list[list[str]]]:
             assert stack.pop() == name
     assert not stack
     known = {"begin", "end", "centering", "caption", "toprule", "midrule", "bottomrule", "textbf", "textbackslash"}
-    known |= {"textasciicircum", "textasciitilde", "pm", "geq", "leq", "cdot", "rho", "alpha"}
+    known |= {
+        "small",
+        "setlength",
+        "tabcolsep",
+        "textasciicircum",
+        "textasciitilde",
+        "pm",
+        "geq",
+        "leq",
+        "cdot",
+        "rho",
+        "alpha",
+    }
     bare = re.sub(r"\\begin\{tabular\}\[b\]\{@\{\}r@\{\}\}(.*?)\\end\{tabular\}", r"\1", bare)  # a head in two lines
     assert set(re.findall(r"\\([a-zA-Z]+)", bare)) <= known
     tables = []
@@ -62,8 +76,8 @@ def check_latex(text: str) -> list[list[list[str]]]:
 def test_latex_has_the_best_in_bold_and_every_sign_escaped() -> None:
     found = comparison(TWO_SEEDS, (NINETY,), "plain")
     results, target, difference = check_latex(to_latex(sheets(found, "α = 0.1 · digits")))
-    assert results[0][:2] == ["variant", "best"]
-    assert results[1][1] == r"\textbf{93.0 $\pm$ 1.4~\%}"
+    assert results[0][:2] == ["variant", r"best (\%)"]
+    assert results[1][1] == r"\textbf{93.0 $\pm$ 1.4}"
     assert results[2][0] == r"50\% \& \$x\_1\$ \#\{a\}\textasciitilde{}\textasciicircum{}\textbackslash{}$|${*}"
     assert target[1][1] == r"\textbf{2 $\pm$ 0}"
     assert target[2][1] == "$>$ 2 (1 of 2)"
@@ -98,6 +112,19 @@ def test_one_seed_has_no_spread_in_any_file(tmp_path: Path) -> None:
         text = path.read_text()
         assert not re.search(r"±|\\pm|spread|standard deviation", text), path
     check_latex((tmp_path / "table.tex").read_text())
+
+
+def test_a_variant_that_diverged_has_no_rounds_to_a_target() -> None:
+    lost, late = (
+        replace(record(0.5), stopped="diverged in round 2"),
+        replace(record(0.95), stopped="diverged in round 2"),
+    )
+    found = comparison(
+        {"lost": {0: lost}, "one": {0: record(0.9), 1: lost}, "late": {0: late}, "low": {0: record(0.5)}}
+    )
+    columns = {column.head: column.texts for column in target_sheet(found, NINETY, seconds=False).columns}
+    assert columns["rounds"] == ["diverged", "diverged (1 of 2)", "1", "> 1"]
+    assert columns["messages"] == ["–", "–", "3", "> 3"]
 
 
 def test_markdown_is_one_table_for_each_sheet() -> None:

@@ -37,7 +37,7 @@ from gossamer.experiment import parse_setting, parse_value
 from gossamer.pages.tables import write_tables
 from gossamer.terminal.comparison_view import comparison_title, next_command, say_left, say_tables
 from gossamer.terminal.console import say_where
-from gossamer.terminal.run_view import say_early_ends, say_figures
+from gossamer.terminal.run_view import say_figures, say_remarks
 from gossamer.workers import launched_from_outside
 
 
@@ -109,7 +109,7 @@ def run_study(
             return
         title = comparison_title(study, result)
         say_tables(result, title, "they are in its files")
-        say_early_ends(result.records)
+        say_remarks(result)
         from gossamer.pages.report import REPORT, write_report  # not before the first round: it imports pandas
 
         tables = write_tables(result, folder, title)

@@ -10,7 +10,7 @@ from gossamer.pages.tables import seeds_words, write_tables
 from gossamer.runs.files import make_folder
 from gossamer.studies import read_comparison
 from gossamer.terminal.comparison_view import say_tables
-from gossamer.terminal.run_view import run_columns, say_early_ends, say_figures
+from gossamer.terminal.run_view import run_columns, say_figures, say_remarks
 
 
 def show(
@@ -24,9 +24,10 @@ def show(
     With --out, the tables are written there too, in CSV, Markdown and LaTeX.
     """
     result = read_comparison(runs, parse_targets(target), baseline)
-    title = ", ".join(path.name for path in runs)
-    say_tables(result, seeds_words(result), "a wider terminal shows them", run_columns(result))
-    say_early_ends(result.records)
+    names, spread = ", ".join(path.name for path in runs), seeds_words(result)
+    say_tables(result, spread, "a wider terminal shows them", run_columns(result))
+    say_remarks(result)
     folder = out or (runs[0] if len(runs) == 1 else Path("."))
     make_folder(folder)
-    say_figures(result, folder, title, *(write_tables(result, folder, title) if out else ()))
+    tables = write_tables(result, folder, ", ".join(filter(None, [names, spread]))) if out else ()
+    say_figures(result, folder, names, *tables)

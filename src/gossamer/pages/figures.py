@@ -365,18 +365,10 @@ def _handle(comparison: Comparison, label: str, look: Look, bars: bool) -> Any:
 
 
 def _named(label: str, records: Sequence[RunRecord]) -> str:
-    lost = sum(map(diverged, records))
+    lost = sum(record.diverged for record in records)
     if not lost:
         return label
     return f"{label} (diverged)" if lost == len(records) else f"{label} ({lost} of {len(records)} seeds diverged)"
-
-
-def diverged(record: RunRecord) -> bool:
-    """Whether a run left the finite numbers, and ended or went on without them."""
-    if record.stopped:
-        return record.stopped.startswith("diverged")
-    last = record.metrics.tail(1)
-    return any(key in last and bool(last[key].isna().any()) for key in ("local_loss", "consensus"))
 
 
 def _band_words(comparison: Comparison, cells: Sequence[tuple[Panel, Group]], band: Band) -> str:
@@ -398,7 +390,7 @@ def draw_progress(axes: Axes, scene: Scene) -> None:
     comparison, panel, group, looks, band, log = scene
     records = {label: list(some[0].runs.values()) for label, some in group.items()}
     curves = {label: Curve.of(runs, panel.metric, panel.against, band) for label, runs in records.items()}
-    lost = {label for label, runs in records.items() if any(map(diverged, runs))}
+    lost = {label for label, runs in records.items() if any(run.diverged for run in runs)}
     bottom = _metric_axis(axes, comparison, panel.metric, curves, lost, log)
     for number, (label, curve) in enumerate(curves.items()):
         look = looks[label]
@@ -413,7 +405,9 @@ def draw_progress(axes: Axes, scene: Scene) -> None:
             marker=look.marker if len(curves) > 1 or len(mean) < 2 else None, markersize=3, markeredgewidth=0,
             markevery=(number * step // max(1, len(curves)), step), clip_on=True,
         )  # fmt: skip
-        if curve.banded:
+        if curve.banded and len(mean) == 1:  # a band of no width is not to be seen
+            axes.vlines(curve.x, low, high, color=look.colour, alpha=0.4, linewidth=3)
+        elif curve.banded:
             axes.fill_between(curve.x, low, high, color=look.colour, alpha=0.13, linewidth=0)
         if label in lost and mean:
             axes.plot(curve.x[-1], mean[-1], "x", color=look.colour, markersize=6, markeredgewidth=1.6, zorder=5)
@@ -487,7 +481,7 @@ def draw_bars(axes: Axes, scene: Scene) -> None:
                 if len(variant.runs) > 1:
                     ends = [[max(0, mean - low)], [max(0, high - mean)]]
                     axes.errorbar(mean, where, xerr=ends, color="#222222", elinewidth=0.8, capsize=1.5)
-                axes.text(high, where, f"  {mean:.3g}", va="center", ha="left", fontsize=6)
+                axes.text(high, where, f"  {_value(panel.metric, mean)}", va="center", ha="left", fontsize=6)
     axes.set_yticks(range(len(values)), names)
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
@@ -523,10 +517,8 @@ def draw_heat(axes: Axes, scene: Scene) -> None:
     if cells.size <= 80:
         for (row, column), value in zip(np.ndindex(cells.shape), map(float, cells.flat), strict=True):
             dark = not math.isnan(value) and shade(value) < 0.6
-            axes.text(
-                column, row, "×" if math.isnan(value) else f"{value:.3g}", ha="center", va="center", fontsize=6,
-                color="white" if dark else "#111111",
-            )  # fmt: skip
+            text = "×" if math.isnan(value) else _value(panel.metric, value)
+            axes.text(column, row, text, ha="center", va="center", fontsize=6, color="white" if dark else "#111111")
     axes.set_title(_escaped(fitted(label, 2.6, 8)))
     bar = axes.figure.colorbar(image, ax=axes, pad=0.02, fraction=0.06)
     bar.set_label(f"last {_words(comparison, panel.metric)}")
@@ -543,7 +535,7 @@ def _last(variant: VariantResult, metric: str, band: Band) -> tuple[float, float
     """The last values of a variant: their mean and the ends of its error bar; not a number if a seed diverged."""
     records = list(variant.runs.values())
     curve = Curve.of(records, metric, "round", band)
-    if not curve.x or any(map(diverged, records)):
+    if not curve.x or any(record.diverged for record in records):
         return math.nan, math.nan, math.nan
     return curve.mean[-1], curve.low[-1], curve.high[-1]
 
@@ -586,6 +578,11 @@ def _metric_axis(
         room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
         axes.set_ylim(low - room, high + room)
     return None
+
+
+def _value(metric: str, value: float) -> str:
+    """A value inside a panel."""
+    return f"{value:.1f}" if "accuracy" in metric else f"{value:.3g}"
 
 
 def _words(comparison: Comparison, metric: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from gossamer.data import PartitionSummary
 from gossamer.pages import figures
 from gossamer.pages.figures import Plot
-from gossamer.pages.report import early_ends, table
+from gossamer.pages.report import remarks, table
 from gossamer.pages.tables import seeds_words, sheets
 from gossamer.runs.record import RunRecord
 from gossamer.simulation import Run
@@ -56,10 +56,10 @@ def html(result: Any) -> str:
     if isinstance(result, PartitionSummary):
         return picture(plot(result))
     comparison = as_comparison(result)
-    ends = (f"<p>{escape(line)}</p>" for line in early_ends(comparison))
+    said = (f"<p>{escape(line)}</p>" for line in remarks(comparison))
     drawn = [picture(plot(result))] if any(len(record.metrics) for record in comparison.records) else []
     tables = ("".join(table(sheet)) for sheet in sheets(comparison, seeds_words(comparison), seconds=True))
-    return f'<div class="gossamer">{STYLE}{"".join([*tables, *ends, *drawn])}</div>'
+    return f'<div class="gossamer">{STYLE}{"".join([*tables, *said, *drawn])}</div>'
 
 
 def picture(figure: Plot) -> str:

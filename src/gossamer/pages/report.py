@@ -41,7 +41,7 @@ def report(comparison: Comparison, title: str, sources: Sequence[Path] = (), dat
     body = [
         f"<header><h1>{escape(title)}</h1>",
         f'<p class="verdict">{escape(verdict(comparison))}</p>',
-        *(f'<p class="note warn">{escape(line)}</p>' for line in early_ends(comparison)),
+        *(f'<p class="note warn">{escape(line)}</p>' for line in remarks(comparison)),
         "</header>",
         *section("Results", results(comparison)),
         *section("Curves", curve_places(comparison, drawn)),
@@ -106,10 +106,10 @@ def section(title: str, lines: Iterable[str]) -> Iterator[str]:
         yield from (f"<section><h2>{escape(title)}</h2>", *inside, "</section>")
 
 
-def early_ends(comparison: Comparison) -> list[str]:
-    """Why runs ended before their last round; of many, how many more."""
-    found = [f"{record.label}: {record.stopped}" for record in comparison.records if record.stopped]
-    return found if len(found) <= 6 else [*found[:5], f"{len(found) - 5} more runs ended before their last round."]
+def remarks(comparison: Comparison) -> list[str]:
+    """Which runs are not whole, and why; of many, how many more."""
+    found = comparison.remarks
+    return found if len(found) <= 6 else [*found[:5], f"{len(found) - 5} more runs are not whole."]
 
 
 def results(comparison: Comparison) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """The tables of a comparison: what they hold, and their files in CSV, Markdown and LaTeX."""
 
 import math
+import re
 import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
@@ -93,22 +94,23 @@ def results_sheet(comparison: Comparison, title: str, seconds: bool) -> Sheet:
 
 def target_sheet(comparison: Comparison, target: Target, seconds: bool) -> Sheet:
     """What every variant did until it reached a target."""
-    results = [variant.until(target) for variant in comparison.variants.values()]
+    variants = list(comparison.variants.values())
+    results = [variant.until(target) for variant in variants]
     columns = []
     for quantity in Cost._fields:
         if quantity == "seconds" and not seconds:
             continue
         cells: list[str] = []
         means: list[float] = []
-        for result in results:
-            estimate, seeds = result.estimate(quantity), len(result.by_seed)
+        for variant, result in zip(variants, results, strict=True):
+            estimate, bound = result.estimate(quantity), result.more_than(quantity)
+            reached = f" ({result.met} of {len(result.by_seed)})" if result.met and quantity == "rounds" else ""
             if estimate is not None:
                 cells.append(quantity_text(quantity, *estimate))
-            elif not math.isnan(bound := result.more_than(quantity)):
-                reached = f" ({result.met} of {seeds})" if result.met and quantity == "rounds" else ""
-                cells.append(f"> {quantity_text(quantity, bound)}{reached}")
+            elif any(variant.runs[seed].diverged for seed, each in result.by_seed.items() if not each.met):
+                cells.append(f"diverged{reached}" if quantity == "rounds" else "–")  # more rounds would not reach it
             else:
-                cells.append("–")
+                cells.append("–" if math.isnan(bound) else f"> {quantity_text(quantity, bound)}{reached}")
             means.append(math.nan if estimate is None else estimate.mean)
         head = {"bytes": "sent by all, both ways", "seconds": "time"}.get(quantity, quantity)
         columns.append(Column(head, marked(comparison, cells, means, "down")))
@@ -312,6 +314,8 @@ def greek(letter: str) -> str:
     return name.capitalize() if letter.isupper() else name
 
 
+#: The unit of a number.
+UNIT = re.compile(r" (%|s|[kMGT]?B)$")
 #: Characters with a meaning in LaTeX, or that its fonts lack.
 LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "_": r"\_", "%": r"\%",
@@ -342,19 +346,37 @@ def latex_head(column: Column) -> str:
     return shown if len(lines) == 1 else rf"\begin{{tabular}}[b]{{@{{}}r@{{}}}}{shown}\end{{tabular}}"
 
 
+def unit_in_head(column: Column) -> Column:
+    """A column whose head says the unit that all its cells have.
+
+    >>> unit_in_head(Column("best", [Cell("91.0 ± 0.3 %", True), Cell("–")]))
+    Column(head='best (%)', cells=[Cell(text='91.0 ± 0.3', best=True), Cell(text='–', best=False)], is_text=False)
+    """
+    units = {found and found[0] for cell in column.cells if cell.text.strip("–") for found in [UNIT.search(cell.text)]}
+    if column.is_text or len(units) != 1 or not (unit := units.pop()):
+        return column
+    cells = [cell._replace(text=cell.text.removesuffix(unit)) for cell in column.cells]
+    return Column(f"{column.head} ({unit.strip()})", cells)
+
+
 def to_latex(made: Sequence[Sheet]) -> str:
     """Tables in LaTeX with the rules of booktabs, the best of a column in bold, for `\\input` in a document."""
     lines = [r"% Needs \usepackage{booktabs}; with \usepackage[utf8]{inputenc} for labels that are not ASCII."]
     for sheet in made:
+        columns = list(map(unit_in_head, sheet.columns))
         bold: Callable[[Cell], str] = lambda c: rf"\textbf{{{latex_text(c.text)}}}" if c.best else latex_text(c.text)  # noqa: E731
         caption = " ".join(f"{text.rstrip('.')}." for text in (sheet.title, *sheet.notes) if text)
-        lines += [r"\begin{table}", r"  \centering", *([rf"  \caption{{{latex_text(caption)}}}"] if caption else [])]
-        lines += [rf"  \begin{{tabular}}{{{''.join('l' if column.is_text else 'r' for column in sheet.columns)}}}"]
-        lines += [r"    \toprule", rf"    {' & '.join(map(latex_head, sheet.columns))} \\"]
+        lines += [
+            r"\begin{table}",
+            r"  \centering",
+            r"  \small\setlength{\tabcolsep}{4pt}",
+            *([rf"  \caption{{{latex_text(caption)}}}"] if caption else []),
+        ]
+        lines += [rf"  \begin{{tabular}}{{{''.join('l' if column.is_text else 'r' for column in columns)}}}"]
+        lines += [r"    \toprule", rf"    {' & '.join(map(latex_head, columns))} \\"]
         lines += [r"    \midrule"]
         lines += [
-            rf"    {' & '.join(map(bold, row))} \\"
-            for row in zip(*(column.cells for column in sheet.columns), strict=True)
+            rf"    {' & '.join(map(bold, row))} \\" for row in zip(*(column.cells for column in columns), strict=True)
         ]
         lines += [r"    \bottomrule", r"  \end{tabular}", r"\end{table}"]
     return "\n".join(lines) + "\n"

@@ -1,7 +1,7 @@
 """Runs read back from their folders: the experiment and the numbers, without computing anything."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ class RunRecord(Displayed):
     experiment: dict[str, Any]
     metrics: "pd.DataFrame"
     timings: "pd.DataFrame"
-    #: Why it ended before its last round, if it did.
+    #: Why it ended before its last round, or has not all of its rounds.
     stopped: str | None = None
     #: The run folder; None for a run without one.
     folder: Path | None = None
@@ -32,6 +32,19 @@ class RunRecord(Displayed):
     def rounds(self) -> int:
         """The last round that is recorded."""
         return int(self.metrics["round"].max()) if len(self.metrics) else 0
+
+    @property
+    def diverged(self) -> bool:
+        """Whether it left the finite numbers, and ended or went on without them."""
+        if self.stopped:
+            return self.stopped.startswith("diverged")
+        last = self.metrics.tail(1)
+        return any(key in last and bool(last[key].isna().any()) for key in ("local_loss", "consensus"))
+
+    @property
+    def remark(self) -> str | None:
+        """Why its numbers are not those of a whole run; None if they are."""
+        return self.stopped or ("diverged, and went on without finite numbers" if self.diverged else None)
 
     def last(self, key: str) -> float:
         """The newest value of a metric; NaN if it was never measured."""
@@ -83,12 +96,16 @@ def read_run(path: Path | str, label: str | None = None) -> RunRecord:
     if not isinstance(experiment.get("rounds"), int):
         raise RunFolderError(f"{path / EXPERIMENT}: does not say how many rounds: it is not the file of a run")
     metrics = pd.DataFrame(read_lines(folder.metrics))
-    stopped = None
+    timings = pd.DataFrame(read_lines(folder.timings))
+    record = RunRecord(label or path.name, experiment, metrics, timings, folder=path)
     if (ending := folder.ending()) is not None:
-        stopped = str(ending)
-    elif not folder.finished:
-        stopped = f"unfinished: {folder.how_to_go_on} goes on with it"
-    return RunRecord(label or path.name, experiment, metrics, pd.DataFrame(read_lines(folder.timings)), stopped, path)
+        return replace(record, stopped=str(ending))
+    if not folder.finished:
+        return replace(record, stopped=f"unfinished: {folder.how_to_go_on} goes on with it")
+    if record.rounds < experiment["rounds"]:
+        done = f"{record.rounds} of {experiment['rounds']} rounds"
+        return replace(record, stopped=f"damaged: {folder.metrics} has {done}, though the run has ended")
+    return record
 
 
 def read_clients(path: Path) -> "pd.DataFrame":

@@ -40,8 +40,8 @@ class FoundRun(NamedTuple):
 
     @property
     def unfinished(self) -> str:
-        """The last round of a run that has rounds to do; it is not averaged with others."""
-        return f"{self.record.rounds}" if (self.record.stopped or "").startswith("unfinished") else ""
+        """The last round of a run that has not all of its rounds; it is not averaged with others."""
+        return f"{self.record.rounds}" if (self.record.stopped or "").startswith(("unfinished", "damaged")) else ""
 
 
 #: Keys of an experiment in which runs that are averaged may differ.

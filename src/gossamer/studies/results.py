@@ -179,6 +179,16 @@ class Comparison(Displayed):
         return [record for records in self.runs.values() for record in records]
 
     @property
+    def remarks(self) -> list[str]:
+        """Which runs are not whole, and why: they ended early, diverged or are damaged."""
+        return [
+            f"{label if len(variant.runs) == 1 else f'{label} (seed {seed})'}: {run.remark}"
+            for label, variant in self.variants.items()
+            for seed, run in variant.runs.items()
+            if run.remark
+        ]
+
+    @property
     def keys(self) -> list[str]:
         """What the variants are told apart by: "variant" and the swept keys."""
         return list(dict.fromkeys(key for variant in self.variants.values() for key in variant.values))
@@ -212,14 +222,14 @@ class Comparison(Displayed):
 
     @property
     def run_table(self) -> "pd.DataFrame":
-        """One row per run: its variant's values by key, its seed, why it ended early if it did, and its numbers."""
+        """One row per run: its variant's values by key, its seed, what is to be said of it, and its numbers."""
         import pandas as pd
 
         return pd.DataFrame(
             {
                 **variant.values,
                 "seed": seed,
-                "ended early": run.stopped,
+                "remark": run.remark,
                 **{name: measure(run) for name, measure in self.measures.items()},
             }
             for variant in self.variants.values()

@@ -1,14 +1,16 @@
 """Runs: the end of one, several side by side, their curves."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.markup import escape
 
+from gossamer.errors import GossamerError
+from gossamer.experiment import CATALOGS
 from gossamer.measure import SCORES
 from gossamer.pages.tables import Column, plain_column
-from gossamer.runs.record import RunRecord
 from gossamer.simulation import Run
 from gossamer.studies import Comparison, value_label
 from gossamer.system.words import number, score_text, size
@@ -40,7 +42,9 @@ def run_columns(comparison: Comparison) -> list[Column]:
     """Method and graph of every variant, unless they are among its labels, and how far its runs are."""
     first = [next(iter(variant.runs.values())).experiment for variant in comparison.variants.values()]
     parts = [key for key in ("method", "graph") if key not in comparison.keys]
-    columns = [plain_column(key, (value_label(each.get(key, "")) for each in first), is_text=True) for key in parts]
+    columns = [
+        plain_column(key, (short_label(key, each.get(key, "")) for each in first), is_text=True) for key in parts
+    ]
     done = ([run.rounds for run in variant.runs.values()] for variant in comparison.variants.values())
     rounds = (
         f"{'–'.join(map(str, dict.fromkeys((min(each), max(each)))))}/{experiment['rounds']}"
@@ -49,11 +53,26 @@ def run_columns(comparison: Comparison) -> list[Column]:
     return [*columns, plain_column("rounds", rounds)]
 
 
-def say_early_ends(records: Sequence[RunRecord]) -> None:
-    """Print why runs ended before their last round."""
-    for record in records:
-        if record.stopped:
-            say(f"[yellow]{escape(record.label)}[/]: {escape(record.stopped)}")
+def short_label(key: str, part: Any) -> str:
+    """A part with the parameters that are not its defaults.
+
+    >>> short_label("method", {"name": "dfedsam", "rho": 0.01}), short_label("method", {"name": "dfedsam", "rho": 0.2})
+    ('dfedsam', 'dfedsam(rho=0.2)')
+    """
+    if not isinstance(part, Mapping) or part["name"] not in CATALOGS[key]:
+        return value_label(part)
+    try:
+        usual = CATALOGS[key].describe(CATALOGS[key].build(part["name"]))
+    except GossamerError:  # a parameter without a default
+        usual = {}
+    known = usual.items() if isinstance(usual, Mapping) else ()
+    return value_label({"name": part["name"], **{k: v for k, v in part.items() if (k, v) not in known}})
+
+
+def say_remarks(comparison: Comparison) -> None:
+    """Print which runs are not whole, and why."""
+    for remark in comparison.remarks:
+        say(f"[yellow]{escape(remark)}[/]")
 
 
 def say_figures(comparison: Comparison, folder: Path, title: str, *also: Path) -> None:
