@@ -212,7 +212,7 @@ def test_an_older_copy_of_the_run_folder_is_refused_with_what_to_do(method: str,
         release(peers[:1])
         (kits[0] / "run").rename(tmp_path / "away")
         shutil.copytree(tmp_path / "older", kits[0] / "run")
-        with pytest.raises(GossamerError, match="this folder is an older copy: put back the folder as it was"):
+        with pytest.raises(GossamerError, match="this folder is new or an older copy: put back the folder as it was"):
             await make_peers(kits[:1])[0].run()
         shutil.rmtree(kits[0] / "run")
         shutil.copytree(tmp_path / "newer", kits[0] / "run")  # of the last round, but with an older process number

@@ -19,13 +19,15 @@ from gossamer.peers.store.mailbox import Mailbox
 from gossamer.peers.wire import wire_pb2 as wire
 from gossamer.peers.wire.faults import Faults
 from gossamer.peers.wire.links import NOBODY, Link
-from gossamer.peers.wire.probe import ABSENT, NOT_OF_THIS_NETWORK, REFUSED
+from gossamer.peers.wire.probe import ABSENT, NOT_OF_THIS_NETWORK, REFUSED, Connection
 
 #: What an operator can do about a peer that is waited for, by why it cannot be met.
 ANSWERS = "it answers"
 HINTS = {
-    ABSENT: "start it again, with its kit and run folder; if it is gone for good, create the network anew without it",
-    REFUSED: "'gossamer network check' says which certificate is not valid, 'gossamer network renew' makes a new one",
+    ABSENT: "start it, with its kit and run folder, and see that its address leads there; if it is gone for good, "
+    "create the network anew without it",
+    REFUSED: "'gossamer network check' says which certificate is not valid, 'gossamer network renew' makes a new one; "
+    "if all are valid, compare the clocks",
     NOT_OF_THIS_NETWORK: "give every peer the kit of the same 'gossamer network create'",
     ANSWERS: "'gossamer network watch' says what it does, and for whom it waits itself",
 }
@@ -210,10 +212,8 @@ class Neighbours:
         try:
             answer = await link.greet(ours.hello(link.number), GREETING)
         except Exception as error:
-            if link.last_error == NOBODY:
-                return ABSENT, NOBODY
-            found = await link.probe()
-            return found.kind, found.problem or str(link.last_error or error)
+            found = Connection(NOBODY) if link.last_error == NOBODY else await link.probe()
+            return found.kind, f"{found.problem or link.last_error or error}, at {link.member.address}"
         self._answers[link.number] = answer
         if answer.network != ours.network:
             self._log("other network", neighbour=name)
@@ -246,9 +246,9 @@ class Neighbours:
     def _older_folder(self, sent: int, heard: int) -> GossamerError:
         return TwoProcesses(
             f"{self._folder}: has sent letters up to step {sent} at most, but others have letters of this peer up to "
-            f"step {heard}. Either another process runs with this kit (One kit is for one process: stop one of them), "
-            "or this folder is an older copy: put back the folder as it was when this peer last ran. If there is none, "
-            "this peer cannot take part again: start the network anew."
+            f"step {heard}. Either another process runs with this kit (one kit is for one process: stop one of them), "
+            "or this folder is new or an older copy: put back the folder as it was when this peer last ran. If there "
+            "is none, this peer cannot take part again: start the network anew."
         )
 
     def greeted(self, sender: int, hello: wire.Hello) -> None:

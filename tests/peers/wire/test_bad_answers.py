@@ -79,7 +79,7 @@ def test_a_copied_kit(live: Live, tmp_path: Path) -> None:
     (port,) = free_ports(1)
     network.write_text(network.read_text().replace(str(open_kit(live.kits[1]).member.port), str(port)))
     live.attacker.hello.heard = 1 << 40
-    with pytest.raises(TwoProcesses, match="One kit is for one process"):
+    with pytest.raises(TwoProcesses, match="one kit is for one process"):
         live.run(make_peers([tmp_path / "copy"])[0])
     live.attacker.hello.ClearField("heard")
     live.round()

@@ -10,12 +10,14 @@ import grpc
 import pytest
 import torch
 
+from attacker import experiment
 from gossamer import Experiment
 from gossamer.peers.identity.kit import open_kit
 from gossamer.peers.store import letters
 from gossamer.peers.wire import links, tls
 from gossamer.peers.wire import wire_pb2 as wire
-from networks import SECONDS, make_kits
+from gossamer.peers.wire.service import Service
+from networks import SECONDS, make_kits, make_peers, run_together
 
 #: Letters that are given up; in a few of a hundred, at the worst moment.
 TRIES = 300
@@ -35,8 +37,9 @@ def test_time_that_is_over_at_any_moment(tmp_path: Path, monkeypatch: pytest.Mon
     """Whatever was under way just then (a handshake, a piece, the last one): the letter is sent again, and arrives."""
     monkeypatch.setattr(links, "FIRST_RETRY", 0.0)
     monkeypatch.setattr(links, "LAST_RETRY", 0.0)
-    experiment = Experiment(method="dfedavg", clients=2, graph="full", dataset="digits", model="softmax")
-    mine, theirs = map(open_kit, make_kits(tmp_path, experiment))
+    monkeypatch.setattr(links, "SLOWEST", float("inf"))
+    described = Experiment(method="dfedavg", clients=2, graph="full", dataset="digits", model="softmax")
+    mine, theirs = map(open_kit, make_kits(tmp_path, described))
     letters.write(tmp_path / "letter", wire.Header(kind=wire.LETTER), {"x": torch.zeros(3 * letters.CHUNK // 4)})
     asked = 0
 
@@ -78,3 +81,21 @@ def test_time_that_is_over_at_any_moment(tmp_path: Path, monkeypatch: pytest.Mon
     link: Impatient
     asyncio.run(sent())
     assert link.failures == TRIES
+
+
+def test_a_letter_may_take_longer_than_the_patience_on_a_slow_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be begun anew again and again otherwise, and never arrive."""
+    monkeypatch.setattr(links, "SLOWEST", 1 << 10)
+    receive_body = Service._receive_body
+
+    async def slow(self: Service, *given: Any) -> None:
+        await asyncio.sleep(0.4)
+        await receive_body(self, *given)
+
+    monkeypatch.setattr(Service, "_receive_body", slow)
+    kits = make_kits(tmp_path, experiment("dfedavg", clients=2).but(rounds=1), patience=0.1)
+    peers = make_peers(kits)
+    run_together(peers)
+    assert not any(peer.service.refused for peer in peers)

@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 
 from gossamer.errors import GossamerError, did_you_mean
 
+#: The largest values of the settings that are no rates: seconds, a number.
+MOST = {"delay": 3600.0, "seed": 1e15}
+
 
 @dataclass
 class Faults:
@@ -59,10 +62,11 @@ def parse_faults(text: str | None) -> Faults | None:
         key, _, value = setting.strip().partition("=")
         if key not in kinds:
             raise GossamerError(f"--faults: unknown key '{key}': {did_you_mean(key, kinds)}")
+        most = MOST.get(key, 1.0)
         try:
-            asked[key] = kinds[key](float(value))
+            if not 0 <= (number := float(value)) <= most:  # nor NaN
+                raise ValueError
         except ValueError:
-            raise GossamerError(f"--faults: {key}: should be a number (got '{value}')") from None
-        if asked[key] < 0 or (key not in ("delay", "seed") and asked[key] > 1):
-            raise GossamerError(f"--faults: {key}: should be from 0 to 1 (got {value})")
+            raise GossamerError(f"--faults: {key}: should be a number from 0 to {most:g} (got '{value}')") from None
+        asked[key] = kinds[key](number)
     return Faults(**asked)  # type: ignore[arg-type]

@@ -26,6 +26,8 @@ SERVICE = "gossamer.peers.Peer"
 FIRST_RETRY, LAST_RETRY = 0.05, 2.0
 #: Seconds after which the certificate of the other end is compared again with the list of revoked ones.
 VERIFIED_FOR = 60.0
+#: Bytes in a second of the slowest line: a letter may take the time that this takes, besides the network's patience.
+SLOWEST = 1 << 14
 #: Seconds that a probe of the other end may take.
 PROBE = 2.0
 #: Characters of a reason of the other end that are kept.
@@ -224,7 +226,7 @@ class Link:
         letter = Letter(path)
         await self._check_certificates()
         try:
-            answer = await self._deliver(self._pieces(letter), timeout=self._patience)
+            answer = await self._deliver(self._pieces(letter), timeout=self._patience + letter.header.bytes / SLOWEST)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():

@@ -67,8 +67,10 @@ def _greet(kit: Kit, member: Member, plain: socket.socket) -> Connection:
             # OpenSSL has checked it, except for the list of revoked certificates.
             check_certificate(shown, kit.authority, kit.crl, member.name)
             # With TLS 1.3 the other end checks our certificate after the handshake: an alert comes only now.
-            closed = None if secure.recv(1) else "it closed the connection: not a Gossamer peer, or it refuses this kit"
-            return Connection(closed, shown)
+            if secure.recv(1):
+                return Connection(None, shown)
+            closed = "it closed the connection: it refuses this kit (by its clock?), or is no Gossamer peer"
+            return Connection(closed, shown, REFUSED)
     except CertificateError as error:
         return Connection(str(error), kind=REFUSED)
     except ssl.SSLCertVerificationError as error:

@@ -331,14 +331,14 @@ def check_port(member: Member, listen: Address | None = None) -> None:
                 tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 tried.bind(address)
     except OSError as error:
-        raise _cannot_listen(member, listen) from error
+        raise _cannot_listen(member, listen, error.strerror) from error
 
 
-def _cannot_listen(member: Member, listen: Address) -> GossamerError:
+def _cannot_listen(member: Member, listen: Address, reason: str | None = None) -> GossamerError:
     return GossamerError(
-        f"peers.{member.name}: cannot listen on {listen}. Is another program on that port (or another process of this "
-        "peer), or is the address not one of this machine? Where others reach it by another address than its own, name "
-        "its own with --listen."
+        f"peers.{member.name}: cannot listen on {listen}{f' ({reason})' if reason else ''}. Is another program on that "
+        "port (or another process of this peer), or is the address not one of this machine? Where others reach it by "
+        "another address than its own, name its own with --listen."
     )
 
 
