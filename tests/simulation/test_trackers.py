@@ -13,6 +13,10 @@ from gossamer.simulation import Diverged, MLflow, TensorBoard
 SMALL = Experiment(rounds=2, clients=3, local_steps=1, model="softmax")
 
 
+class RefusalError(Exception):
+    """What MLflow raises."""
+
+
 @pytest.fixture
 def mlflow(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
     """A module in the place of MLflow, and its calls."""
@@ -20,6 +24,7 @@ def mlflow(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
     module: Any = ModuleType("mlflow")
     for name in ("start_run", "log_params", "log_metrics", "end_run"):
         setattr(module, name, lambda *args, name=name, **named: calls.append((name, (*args, *named.values()))))
+    module.MlflowClient, module.MlflowException, module.get_tracking_uri = object, RefusalError, lambda: "http://there"
     monkeypatch.setitem(sys.modules, "mlflow", module)
     return calls
 
@@ -41,6 +46,18 @@ def test_mlflow_hears_of_a_divergence(mlflow: list[tuple[str, Any]]) -> None:
         simulate(SMALL.but(lr=1e30, local_steps=20, rounds=9), observers=[MLflow("wild")])
     assert mlflow[0][1] == ("wild",)
     assert mlflow[-1] == ("end_run", ("FAILED",))
+
+
+@pytest.mark.parametrize("call", ["MlflowClient", "start_run", "log_metrics", "end_run"])
+def test_what_mlflow_refuses_is_said_with_its_address(
+    mlflow: list[tuple[str, Any]], monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RefusalError("not today")
+
+    monkeypatch.setattr(sys.modules["mlflow"], call, refuse)
+    with pytest.raises(GossamerError, match=r"mlflow, writing to http://there \(MLFLOW_TRACKING_URI\): not today"):
+        simulate(SMALL, observers=[MLflow()])
 
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

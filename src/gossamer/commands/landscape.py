@@ -33,7 +33,8 @@ def landscape(
     """
     from gossamer.errors import ExperimentError
     from gossamer.measure.landscape import Grid
-    from gossamer.pages.landscapes import check_suffix, draw_landscapes
+    from gossamer.pages.figures import checked_path
+    from gossamer.pages.landscapes import plot_landscapes
     from gossamer.studies import LandscapeSettings, measure_landscapes
     from gossamer.terminal import console
     from gossamer.terminal.flatness_view import Bar, landscape_view
@@ -41,10 +42,9 @@ def landscape(
     if len(runs) > 2:
         raise ExperimentError(f"landscape: takes one run or two (got {len(runs)})")
     settings = LandscapeSettings(Grid(dimensions, points, radius), model, on, samples, weight_decay, seed)
-    figure = out or runs[0] / f"{settings.stem}{'-two' if len(runs) > 1 else ''}.png"
-    check_suffix(figure)
+    path = checked_path(out or runs[0] / f"{settings.stem}{'-two' if len(runs) > 1 else ''}.png")
     with Bar(quiet) as bar:
         found = measure_landscapes(runs, settings, data_dir=data_dir, workers=workers, progress=bar.part(0, 1, ""))
-    draw_landscapes(found, figure)
+    figure = plot_landscapes(found).save(path)
     console.out.print(landscape_view(found))
     console.say_where(figure, *(each.file for each in found))

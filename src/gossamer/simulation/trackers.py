@@ -2,7 +2,8 @@
 
 import importlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,20 +55,34 @@ class MLflow(Observer):
         self._mlflow = _needed("mlflow", "mlflow")
         self._name = name
         self._started = False
+        with self._refusals():
+            self._mlflow.MlflowClient()  # refuses a store that it cannot open; nothing has been written yet
 
     def start(self, run: RunStart) -> None:
-        self._mlflow.start_run(run_name=self._name or (run.folder and run.folder.name))
-        self._started = True
-        self._mlflow.log_params(flat(run.experiment.resolved()))
+        with self._refusals():
+            self._mlflow.start_run(run_name=self._name or (run.folder and run.folder.name))
+            self._started = True
+            self._mlflow.log_params(flat(run.experiment.resolved()))
 
     def round(self, record: RoundRecord) -> bool:
-        self._mlflow.log_metrics(finite(record), step=record.round)
+        with self._refusals():
+            self._mlflow.log_metrics(finite(record), step=record.round)
         return False
 
     def end(self, outcome: Outcome) -> None:
         if self._started:
             kinds = {"finished": "FINISHED", "stopped": "FINISHED", "interrupted": "KILLED"}
-            self._mlflow.end_run(kinds.get(outcome.ending.kind, "FAILED"))
+            with self._refusals():
+                self._mlflow.end_run(kinds.get(outcome.ending.kind, "FAILED"))
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        """Say what MLflow refuses, and where it writes to."""
+        try:
+            yield
+        except self._mlflow.MlflowException as error:
+            where = self._mlflow.get_tracking_uri()
+            raise ExperimentError(f"mlflow, writing to {where} (MLFLOW_TRACKING_URI): {error}") from error
 
 
 def flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
