@@ -3,9 +3,9 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 
 const scripts = process.argv[2];
-const { amount, csv, duration, extent, meanAndSpread, plain, sortValue } = await import(`${scripts}/numbers.js`);
+const { amount, csv, decimals, digits, duration, extent, meanAndSpread, plain, sortValue } = await import(`${scripts}/numbers.js`);
 const { sortedOrder } = await import(`${scripts}/table.js`);
-const { curve, isRound, oneDigit, written } = await import(`${scripts}/charts.js`);
+const { curve, isRound, oneDigit, ticked, written } = await import(`${scripts}/charts.js`);
 const { headline } = await import(`${scripts}/live_runs.js`);
 const network = await import(`${scripts}/live_network.js`);
 const { Store } = await import(`${scripts}/live_feed.js`);
@@ -15,6 +15,8 @@ const { blend, isDark } = await import(`${scripts}/clients.js`);
 assert.deepEqual([0, 0.01234, 1234.5, -0.5, 1.2e-7, null, NaN, Infinity].map((x) => plain(x)),
   ["0", "0.0123", "1,235", "−0.5", "1.2e−7", "–", "–", "∞"]);
 assert.deepEqual([amount(13_300_000, "B"), amount(480), amount(48_000), amount(null)], ["13.3 MB", "480", "48 k", "–"]);
+assert.deepEqual([2.2, 2.1834, 47, 1234, 0, null, 1e-5].map((x) => digits(x)), ["2.20", "2.18", "47.0", "1,234", "0", "–", "1e−5"]);
+assert.deepEqual([[1, 2], [2.25, 0.1 + 0.2], [2.275, 2.3], []].map((x) => decimals(x)), [0, 2, 3, 0]);
 assert.deepEqual([4.23, 185, 7500, NaN].map(duration), ["4.2 s", "3 min 5 s", "2 h 5 min", "–"]);
 
 assert.deepEqual(["93.6 ± 1.1 %", "13.3 MB", "48 ± 1.2 k", "−0.3 ± 0.2", "1,200", "3.2 s"].map(sortValue),
@@ -39,6 +41,10 @@ assert.equal(csv([["a", 'say "b"'], [1, null], ["x,y", "two\nlines"]]), 'a,"say 
 assert.deepEqual(extent([[3, null, 1], [NaN, 2]]), [1, 3]);
 assert.deepEqual(extent([[null]]), [0, 1]);
 assert.equal(written("percent", -0.012), "−1.2 %");
+assert.deepEqual(ticked("number", [1.05, 1.025, 1]), ["1.050", "1.025", "1.000"]);
+assert.deepEqual(ticked("percent", [-0.005, 0, 0.02]), ["−0.5 %", "0.0 %", "2.0 %"]);
+assert.deepEqual(ticked("number", [0.01, null, 1], true), ["0.01", "", "1"]);
+assert.deepEqual(ticked("bytes", [1e6, 2.5e6]), ["1 MB", "2.5 MB"]);
 assert.deepEqual([0.1, 0.2, 0.3, 0.05].map((x) => isRound(x, 100)), [true, true, false, true]);
 assert.ok(isRound(0.1, 1e5) && !isRound(0.2, 1e5));
 assert.deepEqual([1, 10, 1e3, 1e-3, 1e22].map((x) => isRound(x, 1e23)), [true, false, true, true, false]);

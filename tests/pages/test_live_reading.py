@@ -154,7 +154,7 @@ def test_every_state_of_a_run(tmp_path: Path) -> None:
     made_run(root / "newer")
     (root / "newer" / "environment.json").write_text('{"format": 99}')
     made_run(root / "damaged")
-    (root / "damaged" / "experiment.toml").write_text("rounds = ")
+    (root / "damaged" / "experiment.toml").write_bytes(b"rounds = \xff")
     made_run(root / "other")
     (root / "other" / "experiment.toml").write_text("name = 1")
     dead = made_run(root / "dead", done=5, final=False)
@@ -167,8 +167,9 @@ def test_every_state_of_a_run(tmp_path: Path) -> None:
         "whole": "finished", "diverged": "diverged", "newer": "unreadable", "damaged": "unreadable",
         "other": "unreadable", "dead": "interrupted", "fresh": "running",
     }  # fmt: skip
+    assert groups["damaged"]["problem"] == "experiment.toml cannot be read: it is no text"
     assert groups["dead"]["command"] == f"gossamer resume {dead}"
-    assert (groups["diverged"]["done"], groups["dead"]["done"]) == (12, 5)
+    assert (groups["diverged"]["done"], groups["dead"]["done"]) == (4, 5)
 
     lock = FileLock(dead / ".lock")
     with lock:

@@ -61,7 +61,7 @@ class Group:
             "name": self.name, "described": self.described, "state": state,
             "problem": self.problem or (each[0].why if state == "unreadable" and each else ""),
             "runs": len(each), "ended": ended, "running": running, "changed": round(self.changed),
-            "done": sum(min(p.round, p.rounds) if p.state in UNFINISHED else p.rounds for p in each),
+            "done": sum(_done(progress, alone=len(each) == 1) for progress in each),
             "rounds": sum(p.rounds for p in each),
             "left": self._left(each, running) if state == "running" else None,
             "score": max(scores, key=lambda score: score[2]) if scores and scores[0][1] == "percent" else None,
@@ -131,6 +131,12 @@ def groups(root: Path, runs: Mapping[Path, WatchedRun], comparisons: Iterable[Gr
         group.runs[name] = run
         group.described = f"peers of a network · {run.described}" if run.peer is not None else run.described
     return found
+
+
+def _done(progress: Progress, alone: bool) -> int:
+    """The rounds that are behind a run: of one of several that has ended early, those that it will not do as well."""
+    ended = progress.state not in UNFINISHED
+    return progress.rounds if ended and not alone else min(progress.round, progress.rounds)
 
 
 def comparison(path: Path, name: str) -> Group:

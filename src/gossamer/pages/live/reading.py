@@ -30,6 +30,8 @@ def small_text(path: Path) -> str:
     descriptor = open_plain(path)
     try:
         return os.read(descriptor, SMALL).decode("utf-8")
+    except UnicodeDecodeError:
+        raise ValueError("it is no text") from None
     finally:
         os.close(descriptor)
 

@@ -1,7 +1,7 @@
 // Curves: one chart for each metric, all variants in it, against the same axis. uPlot gives axes, scales and zoom.
 
 import { colour, element } from "./dom.js";
-import { amount, duration, extent, meanAndSpread, plain } from "./numbers.js";
+import { amount, decimals, duration, extent, meanAndSpread, plain } from "./numbers.js";
 
 /* global uPlot */
 
@@ -45,9 +45,17 @@ export function written(kind, value) {
   return plain(value);
 }
 
-/** A value beside an axis: percent with as many digits as it has. */
-function ticked(kind, value) {
-  return kind === "percent" ? `${Number((100 * value).toFixed(2))} %`.replace("-", "−") : written(kind, value);
+/** Values beside an axis, all with the decimals that their steps need; null where there is a line without a value. */
+export function ticked(kind, values, log = false) {
+  const known = values.filter((value) => value !== null).map((value) => (kind === "percent" ? 100 * value : value));
+  const size = Math.max(0, ...known.map(Math.abs));
+  const fixed = kind === "percent" || (kind === "number" && !log && size >= 1e-3 && size < 1e5);
+  const places = fixed ? decimals(known) : 0;
+  return values.map((value) => {
+    if (value === null) return "";
+    if (!fixed) return written(kind, value);
+    return (kind === "percent" ? `${(100 * value).toFixed(places)} %` : value.toFixed(places)).replace("-", "−");
+  });
 }
 
 /** Whether a logarithmic axis has a line at a value: powers of ten, of a long one every second, third, ... of them, and
@@ -162,7 +170,7 @@ export class Chart {
         { ...common, grid: { show: false }, size: 30, gap: 6, space: 64,
           values: (_, ticks) => ticks.map((tick) => (this.axis.key === "round" && tick % 1 ? "" : written(this.axis.kind, tick))) },
         { ...common, size: 58, gap: 6, space: 34, ...(log ? { filter, grid: { ...common.grid, filter } } : {}),
-          values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : ticked(this.metric.kind, tick))) },
+          values: (_, ticks) => ticked(this.metric.kind, ticks, log) },
       ],
       series: [{}, { show: false }],
       hooks: {

@@ -5,7 +5,7 @@ import { Graph } from "./clients.js";
 import { element, shape } from "./dom.js";
 import { columns } from "./live_feed.js";
 import { arrange, bar, Curves, setBar, setText } from "./live_parts.js";
-import { amount, plain } from "./numbers.js";
+import { amount, digits } from "./numbers.js";
 
 const STATES = { waiting: "not heard of yet", working: "", away: "does not answer", finished: "finished" };
 const TRAVEL = 900; // milliseconds that a letter is seen under way
@@ -123,8 +123,8 @@ export class NetworkView {
     const known = peer.rounds > 0;
     const [, , round, score, local, reached, sent, no, ...rest] = cells;
     setText(round, known ? `${peer.round} of ${peer.rounds}` : "–");
-    setText(score, loss ? plain(peer.test_loss) : written("percent", peer.accuracy));
-    setText(local, plain(peer.loss));
+    setText(score, loss ? digits(peer.test_loss) : written("percent", peer.accuracy));
+    setText(local, digits(peer.loss));
     setText(reached, known ? `${peer.neighbours - peer.away.length} of ${peer.neighbours}` : "–", peer.away.length ? "warn" : "");
     setText(sent, known ? amount(peer.sent, "B") : "–");
     setText(no, known ? String(refused) : "–", refused ? "warn" : "");
@@ -191,7 +191,7 @@ class PeerGraph extends Graph {
     this.resting = shape("g", { class: "resting", "aria-hidden": "true" });
     this.labels = names.length > 40 ? [] : this.points.map(([x, y], i) => shape("g", { class: "peer" },
       shape("text", { x: x.toFixed(1), y: (y + this.radius).toFixed(1), dy: "1.15em" }, names[i]),
-      shape("text", { x: x.toFixed(1), y: (y + this.radius).toFixed(1), dy: "2.3em", class: "said" })));
+      shape("text", { x: x.toFixed(1), y: (y + this.radius).toFixed(1), dy: "2.5em", class: "said" })));
     this.place.insertBefore(this.flights, this.circles[0] ?? null);
     this.place.append(this.resting, ...this.labels);
     this.place.setAttribute("aria-label", "The graph of the peers; the table below has all that it shows");

@@ -126,7 +126,8 @@ export class RunsView {
     parts.name.setAttribute("aria-pressed", String(id === this.chosen));
     setText(parts.about, group.problem || group.described);
     setBar(parts.bar, group.done, group.rounds);
-    setText(parts.done, group.runs > 1 ? `${group.ended} of ${group.runs} runs` : `${group.done} of ${group.rounds}`);
+    const rounds = group.rounds ? `${group.done} of ${group.rounds}` : "–";
+    setText(parts.done, group.runs > 1 ? `${group.ended} of ${group.runs} runs` : rounds);
     const still = group.state !== "running";
     setText(parts.left, still ? STATES[group.state] : roughly(group.left) || "–",
       still ? `state ${group.state}` : "");

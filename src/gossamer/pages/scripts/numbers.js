@@ -13,6 +13,20 @@ export function plain(value, digits = 3) {
   return text.replace("-", "−");
 }
 
+/** A number to as many significant digits as others of its column, zeros at its end included. */
+export function digits(value, count = 3) {
+  const size = Math.abs(value ?? NaN);
+  return size >= 1e-3 && size < 10 ** (count - 1) ? value.toPrecision(count).replace("-", "−") : plain(value, count);
+}
+
+/** The fewest decimals with which each of some numbers is exact; at most `most`. */
+export function decimals(values, most = 9) {
+  const exact = (places) => values.every((value) => Math.abs(value - Number(value.toFixed(places))) <= 1e-9 * Math.abs(value));
+  let places = 0;
+  while (places < most && !exact(places)) places += 1;
+  return places;
+}
+
 /** A count with the prefix of its unit: 48 k, 13.3 MB. */
 export function amount(value, unit = "") {
   if (value === null || Number.isNaN(value)) return "–";
