@@ -1,5 +1,6 @@
 """Quadratic clients: f_i(x) = ½‖x − m_i‖², so that everything can be worked out on paper."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,17 @@ class Point(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.place - inputs
+
+
+class Bowl(nn.Module):
+    """A point in a bowl: an input is the bottom of the bowl, then the root of its curvature."""
+
+    def __init__(self, start: Sequence[float] = (0.0, 0.0)) -> None:
+        super().__init__()
+        self.place = nn.Parameter(torch.tensor(start, dtype=torch.float64))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs[:, 2:] * (self.place - inputs[:, :2])
 
 
 def minima_of(clients: int, seed: int) -> Tensor:

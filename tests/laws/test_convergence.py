@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
 from gossamer import per_client
 from gossamer.engines import Stacked
@@ -34,7 +34,7 @@ from gossamer.methods import (
 )
 from gossamer.mixing import Mixer
 from problems import Federation, Weights, engine, federations, metropolis, play, samples, without_learning
-from quadratic import quadratic_engine
+from quadratic import Bowl, quadratic_engine
 
 CLIENTS, STEPS = 10, 8
 rng = np.random.default_rng(0)
@@ -42,17 +42,6 @@ MINIMA = rng.normal(size=(CLIENTS, 2))
 CURVED = rng.uniform(0.5, 1.5, size=(CLIENTS, 2))
 EQUAL = np.ones((CLIENTS, 2))
 OPTIMUM = torch.from_numpy((CURVED * MINIMA).sum(0) / CURVED.sum(0))
-
-
-class Bowl(nn.Module):
-    """A point in a bowl: an input is the bottom of the bowl, then the root of its curvature."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.place = nn.Parameter(torch.zeros(2))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return inputs[:, 2:] * (self.place - inputs[:, :2])
 
 
 def bowls(method: Any, curvatures: np.ndarray, lr: float) -> Stacked:
