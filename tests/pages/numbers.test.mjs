@@ -9,7 +9,7 @@ const { curve, isRound, oneDigit, ticked, written } = await import(`${scripts}/c
 const { headline } = await import(`${scripts}/live_runs.js`);
 const network = await import(`${scripts}/live_network.js`);
 const { Store } = await import(`${scripts}/live_feed.js`);
-const { roughly } = await import(`${scripts}/live_parts.js`);
+const { openTo, roughly } = await import(`${scripts}/live_parts.js`);
 const { blend, isDark } = await import(`${scripts}/clients.js`);
 
 assert.deepEqual([0, 0.01234, 1234.5, -0.5, 1.2e-7, null, NaN, Infinity].map((x) => plain(x)),
@@ -59,6 +59,8 @@ assert.deepEqual([store.get("about"), store.get("rows/a"), store.under("group/")
 store.take({ all: true, set: { about: 3 } });
 assert.deepEqual(store.under(""), [["about", 3]]);
 assert.deepEqual([null, 0.4, 12.2, 130, 4000].map(roughly), ["", "moments", "13 s", "2 min", "1 h 7 min"]);
+const places = ["http://127.0.0.1:80/", "http://localhost/", "http://[::1]:8/", "https://10.0.0.1/", "http://10.0.0.1/", "http://127.0.0.1.example/"];
+assert.deepEqual(places.map((place) => openTo(new URL(place)) !== ""), [false, false, false, false, true, true]);
 const group = { name: "a", state: "running", runs: 1, done: 30, rounds: 40, left: 12, changed: 1 };
 assert.deepEqual(headline({}, [["1", group]]), ["a is running: round 30 of 40, about 12 s left.", "75 %"]);
 assert.equal(headline({ gone: true }, [])[1], "gone");

@@ -3,6 +3,7 @@
 import { element, onLooks } from "./dom.js";
 import { Connection, Store } from "./live_feed.js";
 import { NetworkView } from "./live_network.js";
+import { openTo } from "./live_parts.js";
 import { RunsView } from "./live_runs.js";
 
 const stores = { all: new Store(), shown: new Store() };
@@ -26,7 +27,7 @@ function draw() {
   const said = view.draw();
   text(place("title"), said.title);
   text(place("headline"), said.headline);
-  text(place("about"), said.about);
+  text(place("about"), [said.about, openTo(location)].filter(Boolean).join(" "));
   document.title = said.headline ? `${said.short} · gossamer live` : "gossamer live";
   document.documentElement.dataset.ready = "true";
 }

@@ -4,6 +4,12 @@ import { Chart, legend } from "./charts.js";
 import { choices, element } from "./dom.js";
 import { duration } from "./numbers.js";
 
+/** Who else may see a page from this address, in a sentence; nothing where it is encrypted or stays on this machine. */
+export function openTo({ protocol, hostname }) {
+  const here = hostname === "localhost" || hostname === "[::1]" || /^127(\.\d+){3}$/.test(hostname);
+  return protocol === "https:" || here ? "" : "Not encrypted: whoever sees the traffic sees this page.";
+}
+
 /** How far something is, for the eye and for a screen reader. */
 export function bar(label) {
   return element("progress", { max: 1, value: 0, "aria-label": label });
