@@ -227,7 +227,7 @@ def as_dataset(thing: Any, directory: Path, progress: bool | None = None) -> Dat
         what = f"{thing!r} gave {type(found).__name__}" if found is not thing else f"got {thing!r}"
         raise DataError(
             f"a data set is one of {', '.join(DATASETS)}, a Dataset, an object whose load(directory) gives one, or a "
-            f"function that does; {what}."
+            f"function that does; {what}. gossamer.per_client makes one of arrays."
         )
     for where, samples in (("training samples", found.train), ("test samples", found.test)):
         if not samples.targets.is_floating_point():

@@ -72,7 +72,9 @@ def make_network(thing: Any, clients: int, seed: int) -> Network:
     def bound() -> Network:
         network = as_graph(thing).bind(clients, seed)
         if not isinstance(network, Network):
-            raise GraphError(f"graph '{name}': `bind` should give a gossamer.graphs.Network (got {network!r:.80})")
+            raise GraphError(
+                f"graph '{name}': `bind` should give a gossamer.graphs.Network (got {type(network).__name__})"
+            )
         check(network)
         return network
 

@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -114,12 +115,17 @@ def _column_value(value: Any) -> str | int | float:
 
 
 def part_label(experiment: Experiment, key: str) -> str:
-    """A part of an experiment as a label, with its parameters.
+    """A part of an experiment as a label, with its parameters but without switches that are off by default.
 
     >>> part_label(Experiment(method={"name": "dfedsam", "rho": 0.1}), "method")
     'dfedsam(rho=0.1)'
+    >>> part_label(Experiment(), "partition")
+    'dirichlet(alpha=0.3)'
     """
-    value = experiment.resolved().get(key, "")
+    value, part = experiment.resolved().get(key, ""), getattr(experiment, key)
+    if isinstance(value, Mapping) and is_dataclass(part):
+        off = {field.name for field in fields(part) if field.default is False}
+        value = {name: given for name, given in value.items() if given is not False or name not in off}
     return value_label(value) if isinstance(value, str | Mapping) else type(value).__name__
 
 
