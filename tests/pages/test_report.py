@@ -53,6 +53,9 @@ def test_every_section_at_every_width_in_light_and_dark_and_on_paper(
         (place / "c" / f"osgp-seed{seed}" / "landscape-train-2d.json").write_text(json.dumps(about))
         rows = "".join(f"0,0,{1 + row / 9}\n" for row in range(9 if seed == 0 else 4))
         (place / "c" / f"osgp-seed{seed}" / "landscape-train-2d.csv").write_text(f"x,y,loss\n{rows}")
+        about = {"grid": {"points": 3, "dimensions": 1, "radius": 1.0}}
+        (place / "c" / f"osgp-seed{seed}" / "landscape-train-1d.json").write_text(json.dumps(about))
+        (place / "c" / f"osgp-seed{seed}" / "landscape-train-1d.csv").write_text("x,loss\n-1,2\n0,1\n1,2\n")
         for model, top in (("average", 3.0 + seed), ("client 0", 9.0)):
             keys = {
                 "round": 12,
@@ -77,10 +80,11 @@ def test_every_section_at_every_width_in_light_and_dark_and_on_paper(
             assert page.run("document.querySelectorAll('.chart canvas').length") >= 5
             assert page.run("document.querySelectorAll('svg.graph circle').length") == 8
             assert page.run("document.querySelectorAll('#landscapes canvas').length") == 1
+            assert "var(--c2)" in page.run("document.querySelector('#landscapes path').getAttribute('style')")
             captions = page.run("[...document.querySelectorAll('caption')].map(each => each.textContent)")
             assert "The averaged model at the end, on 60 train samples" in captions
             assert "Clients' own models at the end, on 60 train samples" in captions
-            assert "4 ± 1" in page.run("document.body.textContent")
+            assert "4.00 ± 1.0" in page.run("document.body.textContent")
             assert page.picture(place / f"{width}-{dark}.png").stat().st_size > 30_000
             assert (page.complaints, page.requests) == ([], [file.as_uri()])
     assert page.pdf(place / "paper.pdf").read_bytes().startswith(b"%PDF")

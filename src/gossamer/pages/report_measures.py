@@ -118,11 +118,12 @@ def _sharpness_sheet(
 def landscapes(comparison: Comparison) -> list[dict[str, Any]]:
     """The landscapes that the first seeds of the variants have, in two directions or in one."""
     found = []
-    for variant in comparison.variants.values():
+    for place, variant in enumerate(comparison.variants.values()):
         folder = next(iter(variant.runs.values())).folder
         for file in sorted(folder.glob("landscape-*.json")) if folder is not None else ():
             if (read := landscape(file)) is not None:
-                found.append({"label": variant.label, "name": file.stem.removeprefix("landscape-"), **read})
+                about = {"label": variant.label, "variant": place, "name": file.stem.removeprefix("landscape-")}
+                found.append({**about, **read})
     return found
 
 

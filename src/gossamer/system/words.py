@@ -41,8 +41,22 @@ def percent(value: float | None, spread: float | None = None) -> str:
 
 
 def number(value: float | None, spread: float | None = None) -> str:
-    """A measured number, to three digits, with its spread if given."""
-    return "–" if value is None or value != value else f"{significant(value)}{_plus_minus(spread)}"
+    """A measured number, to three digits; with a spread, of which two are given, zeros at their ends are kept.
+
+    >>> number(0.24), number(0.24, 0.024), number(10.7, 6), number(142.3, 12)
+    ('0.24', '0.240 ± 0.024', '10.7 ± 6.0', '142 ± 12')
+    """
+    if value is None or value != value:
+        return "–"
+    if spread is None or spread != spread:
+        return significant(value)
+    return f"{_padded(value, 3)} ± {_padded(spread, 2)}"
+
+
+def _padded(value: float, digits: int) -> str:
+    """`significant`, with the zeros at its end; an exact zero has no digits to show."""
+    text = f"{value:#.{digits}g}".rstrip(".")
+    return significant(value, digits) if "e" in text or not value else text
 
 
 def score_text(key: str, value: float | None, spread: float | None = None) -> str:

@@ -6,7 +6,7 @@ import { amount, decimals, duration, extent, meanAndSpread, plain } from "./numb
 /* global uPlot */
 
 const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3]];
-export const COLOURS = 7;
+const COLOURS = 7;
 const HEIGHT = 250;
 
 /** The colour and dashes of a variant: colours first, then the same colours dashed. */
@@ -14,15 +14,20 @@ export function lineStyle(index) {
   return { colour: colour(`c${index % COLOURS}`), dash: DASHES[Math.floor(index / COLOURS) % DASHES.length] };
 }
 
+/** The same as `lineStyle`, as the style of an SVG path. */
+export function strokes(index, width) {
+  const dash = DASHES[Math.floor(index / COLOURS) % DASHES.length].join(" ");
+  return `stroke: var(--c${index % COLOURS}); stroke-width: ${width}; stroke-dasharray: ${dash || "none"}`;
+}
+
 /** A sample of a variant's line, for a legend. */
 export function lineSample(index) {
-  const dash = DASHES[Math.floor(index / COLOURS) % DASHES.length].join(" ");
   const sample = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   sample.setAttribute("width", "26");
   sample.setAttribute("height", "10");
   const line = document.createElementNS("http://www.w3.org/2000/svg", "path");
   line.setAttribute("d", "M0 5H26");
-  line.style.cssText = `stroke: var(--c${index % COLOURS}); stroke-width: 2.5; stroke-dasharray: ${dash || "none"}`;
+  line.style.cssText = strokes(index, 2.5);
   sample.append(line);
   return sample;
 }

@@ -1,7 +1,7 @@
 // The loss around a model, along one or two directions: models side by side on one scale.
 
 import { blend, blendBar } from "./clients.js";
-import { COLOURS, lineSample, written } from "./charts.js";
+import { lineSample, strokes, written } from "./charts.js";
 import { element, shape } from "./dom.js";
 import { extent } from "./numbers.js";
 
@@ -11,7 +11,7 @@ export function landscapes(group) {
   const share = (loss) => (loss > 0 ? (Math.log(loss) - Math.log(low)) / (Math.log(high / low) || 1) : 0);
   const place = element("div", { class: "multiples wide" });
   if (group[0].dimensions === 1) {
-    const lines = group.map(({ label, points, losses }, index) => {
+    const lines = group.map(({ label, variant, points, losses }) => {
       let broken = true; // a loss that is not finite has no place
       const path = losses.map((loss, i) => {
         const at = loss > 0 ? `${broken ? "M" : "L"}${(100 * i) / (points - 1)} ${40 - 38 * share(loss)}` : "";
@@ -19,9 +19,9 @@ export function landscapes(group) {
         return at;
       }).join("");
       return shape("path", { fill: "none", "vector-effect": "non-scaling-stroke", d: path,
-        style: `stroke: var(--c${index % COLOURS}); stroke-width: 2` }, shape("title", {}, label));
+        style: strokes(variant, 2) }, shape("title", {}, label));
     });
-    const names = group.map(({ label }, index) => element("span", {}, lineSample(index), label));
+    const names = group.map(({ label, variant }) => element("span", {}, lineSample(variant), label));
     return element("figure", { class: "line" },
       element("div", { class: "ends" }, element("span", {}, `loss ${written("number", low)} to ${written("number", high)}, on a logarithmic scale`)),
       shape("svg", { viewBox: "0 0 100 42", preserveAspectRatio: "none", role: "img",
