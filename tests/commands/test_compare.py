@@ -63,7 +63,7 @@ def test_without_anything_five_methods_with_three_seeds(gossamer: Command, setti
             assert (folder / f"{method}-seed{seed}" / "final.safetensors").exists()
         label = method.replace("-rho=0.1", "(rho=0.1)")
         assert f"{label} (seed 0): round 1/1" in answer.err
-    assert "4 clients · 1 rounds" in answer.out
+    assert "4 clients · 1 round ·" in answer.out
     assert "· ring ·" in answer.out  # what all of them share is told
     assert f"gossamer compare runs/{folder.name}/comparison.toml --set graph=full" in answer.out
     following = gossamer("compare", folder / "comparison.toml", "--set", "graph=full", "--out", "next", "-q")
