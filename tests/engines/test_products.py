@@ -1,4 +1,4 @@
-"""Whichever library multiplies matrices, the numbers are the same; and what oneDNN cannot take stays with MKL."""
+"""Whichever library multiplies matrices, the numbers are the same; and what others cannot take stays with MKL."""
 
 import shutil
 from pathlib import Path
@@ -15,6 +15,7 @@ from gossamer.engines.planning import choice
 from gossamer.engines.steps import products as library
 from gossamer.engines.steps.products import Product, Seconds, replace_products, seconds_of
 from gossamer.errors import ExperimentError
+from gossamer.system.own_product import multiply
 from gossamer.system.torch_private import onednn_linear, trace
 from observers import Listening
 
@@ -111,7 +112,7 @@ def test_a_plan_says_which_library_multiplies_and_is_kept() -> None:
     listener = Listening()
     vectors(experiment(), listener, chunk=1, step="traced", products="mkl")
     assert "traced steps, products by MKL" in listener.how
-    vectors(experiment(dtype="float64"), listener, chunk=1, step="traced")
+    vectors(experiment(dtype="float64"), listener, chunk=1, step="traced", products="onednn")
     assert "products by MKL" in listener.how  # oneDNN has no product in float64
     plan = ExecutionPlan(2, "traced", products="onednn", reason="as asked")
     assert ExecutionPlan.from_json(plan.to_json()) == plan
@@ -130,8 +131,7 @@ def test_oneDNN_that_is_asked_for_in_vain_is_said(changed: dict[str, Any], step:
 
 
 def test_without_oneDNN_everything_stays_with_MKL(monkeypatch: pytest.MonkeyPatch) -> None:
-    for place in ("steps.products.onednn_linear",):
-        monkeypatch.setattr(f"gossamer.engines.{place}", lambda: None)
+    monkeypatch.setattr(library, "onednn_linear", lambda: None)
     assert no_onednn(torch.float32, torch.device("cpu")) == "torch was built without oneDNN"
     listener = Listening()
     found = vectors(experiment(), listener, chunk=1, step="traced", products="onednn")
@@ -140,8 +140,11 @@ def test_without_oneDNN_everything_stays_with_MKL(monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_unknown_library_is_refused() -> None:
-    with pytest.raises(ExperimentError, match="products: should be 'auto' or 'mkl' or 'onednn'"):
+    with pytest.raises(ExperimentError, match="products: should be 'auto' or 'mkl' or 'onednn' or 'own'"):
         simulate(experiment(), products="cublas")  # type: ignore[arg-type]
+
+
+CALLS: dict[Products, str] = {"onednn": "mkldnn", "own": "own_product"}
 
 
 def product_of(a: Tensor, b: Tensor, products: Products = "onednn") -> tuple[str, Tensor, Tensor]:
@@ -152,8 +155,10 @@ def product_of(a: Tensor, b: Tensor, products: Products = "onednn") -> tuple[str
 
 
 @needs_onednn
+@needs_compiler
+@pytest.mark.parametrize("products", CALLS)
 @pytest.mark.parametrize("layout", ["plain", "transposed", "columns", "expanded", "every other"])
-def test_matrices_may_lie_in_memory_as_they_like(layout: str) -> None:
+def test_matrices_may_lie_in_memory_as_they_like(layout: str, products: Products) -> None:
     random = torch.Generator().manual_seed(0)
     a, b = torch.randn(48, 80, generator=random), torch.randn(80, 40, generator=random)
     if layout == "transposed":
@@ -164,48 +169,78 @@ def test_matrices_may_lie_in_memory_as_they_like(layout: str) -> None:
         a, b = a[:1].expand(48, 80), b[:, :1].expand(80, 40)
     elif layout == "every other":
         a, b = torch.randn(96, 160, generator=random)[::2, ::2], torch.randn(160, 80, generator=random)[::2, ::2]
-    code, found, expected = product_of(a, b)
-    assert "mkldnn" in code
+    code, found, expected = product_of(a, b, products)
+    assert CALLS[products] in code
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
 
 
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (15, 37, 9), (17, 401, 63), (8, 1000, 64), (30, 5, 130)])
+def test_our_kernel_multiplies_matrices_of_any_size(sizes: tuple[int, int, int], dtype: torch.dtype) -> None:
+    rows, inner, columns = sizes
+    random = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(shape, generator=random, dtype=dtype) for shape in ((rows, inner), (columns, inner)))
+    bias = torch.randn(2 * columns, generator=random, dtype=dtype)[::2]
+    exact = a.double() @ b.double().t() + bias.double()
+    close = {"rtol": 0, "atol": 1e-3 if dtype == torch.float32 else 1e-11}
+    torch.testing.assert_close(multiply(a, b.t(), bias, False).double(), exact, **close)
+    torch.testing.assert_close(multiply(a, b.t().contiguous(), bias, True).double(), exact.relu(), **close)
+    torch.testing.assert_close(multiply(a, b.t(), None, False).double(), exact - bias.double(), **close)
+    a[0, 0] = torch.nan  # in one row only
+    found = multiply(a, b.t(), bias, True)
+    assert found[0].isnan().all()
+    assert found[1:].isfinite().all()
+
+
+@needs_compiler
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.complex64])
 def test_other_types_of_numbers_and_tiny_products_stay(dtype: torch.dtype) -> None:
-    code, *_ = product_of(torch.ones(48, 80, dtype=dtype), torch.ones(80, 40, dtype=dtype))
-    assert "mkldnn" not in code
-    code, *_ = product_of(torch.ones(4, 8), torch.ones(8, 4))
-    assert "mkldnn" not in code
+    a, b = torch.ones(48, 80, dtype=dtype), torch.ones(80, 40, dtype=dtype)
+    assert "mkldnn" not in product_of(a, b)[0]
+    assert ("own_product" in product_of(a, b, "own")[0]) == (dtype == torch.float64)
+    for products in CALLS:
+        code, *_ = product_of(torch.ones(4, 8), torch.ones(8, 4), products)
+        assert CALLS[products] not in code
 
 
 @needs_onednn
-def test_the_faster_library_is_taken_and_the_measurement_kept(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@needs_compiler
+def test_the_fastest_library_is_taken_and_the_measurement_kept(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     measured: list[Product] = []
 
-    def slow_mkl(product: Product) -> Seconds:
-        measured.append(product)
-        return Seconds(2.0, 1.0, busy=False)
+    def measure(**seconds: float) -> None:
+        def found(product: Product, libraries: Any) -> Seconds:
+            measured.append(product)
+            return Seconds(seconds, busy=False)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(library, "_measure", slow_mkl)
+        monkeypatch.setattr(library, "_measure", found)
+
     a, b = torch.ones(48, 80), torch.ones(80, 40)
+    measure(mkl=2.0, onednn=1.0, own=1.5)
     assert "mkldnn" in product_of(a, b, "auto")[0]
     assert "mkldnn" in product_of(a, b, "auto")[0]
     assert len(measured) == 1
-    monkeypatch.setattr(library, "_measure", lambda product: Seconds(1.0, 0.99, busy=False))
-    assert "mkldnn" not in product_of(a.t(), b[:48], "auto")[0]  # hardly faster
+    measure(mkl=1.0, onednn=0.99, own=0.98)
+    assert "mm" in product_of(a.t(), b[:48], "auto")[0]  # hardly faster
+    measure(mkl=2.0, onednn=1.0, own=0.5)
+    assert "own_product" in product_of(a[:40], b, "auto")[0]
 
 
 def test_what_was_measured_on_a_busy_machine_is_measured_again_when_it_is_quiet(
     own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     product, busy = Product(48, 80, 40, (80, 1), (40, 1)), [True]
-    times = iter([Seconds(1.0, 2.0, True), Seconds(2.0, 1.0, False), Seconds(9.0, 9.0, False)])
-    monkeypatch.setattr(library, "_measure", lambda product: next(times))
+    times = iter([Seconds({"mkl": 1.0}, True), Seconds({"mkl": 2.0}, False), Seconds({"mkl": 9.0}, False)])
+    monkeypatch.setattr(library, "_measure", lambda product, libraries: next(times))
     monkeypatch.setattr(library, "is_busy", lambda: busy[0])
-    assert seconds_of(product).mkl == 1.0
-    assert seconds_of(product).mkl == 1.0  # still busy
+    assert seconds_of(product).of["mkl"] == 1.0
+    assert seconds_of(product).of["mkl"] == 1.0  # still busy
     busy[0] = False
-    assert seconds_of(product).mkl == 2.0
-    assert seconds_of(product).mkl == 2.0
+    assert seconds_of(product).of["mkl"] == 2.0
+    assert seconds_of(product).of["mkl"] == 2.0
 
 
 def test_a_plan_of_a_busy_machine_is_marked(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

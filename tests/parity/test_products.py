@@ -12,10 +12,11 @@ from gossamer import Experiment, simulate
 from gossamer.data import Dataset, Samples, Scaling
 from gossamer.engines.planning import trials
 from gossamer.errors import ExperimentError
+from gossamer.system import own_product
 from observers import Listening
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
-LIBRARIES = ("auto", "mkl", "onednn")
+LIBRARIES = ("auto", "mkl", "onednn", "own")
 needs_compiler = pytest.mark.skipif(not shutil.which("g++"), reason="there is no C++ compiler")
 
 
@@ -71,7 +72,7 @@ def test_traced_steps(model: Any, dtype: str, workers: int) -> None:
 @needs_compiler
 @pytest.mark.parametrize(
     ("model", "dtype", "products", "workers"),
-    [(Own, "float32", "auto", 2), (Own, "float64", "onednn", 1), (convolutional, "float64", "auto", 2)],
+    [(Own, "float32", "auto", 2), (Own, "float64", "own", 1), (convolutional, "float32", "own", 2)],
 )
 def test_compiled_steps(model: Any, dtype: str, products: str, workers: int) -> None:
     listener = Listening()
@@ -82,12 +83,16 @@ def test_compiled_steps(model: Any, dtype: str, products: str, workers: int) -> 
 
 
 @pytest.mark.parametrize("products", LIBRARIES)
-def test_without_oneDNN_any_choice_gives_the_numbers_of_MKL(products: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_other_libraries_any_choice_gives_the_numbers_of_MKL(
+    products: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+    monkeypatch.setattr(own_product, "_library", lambda: (None, "there is no g++"))
     listener = Listening()
     found = trained(Own, listener, step="traced", products=products)
     assert "products by MKL" in listener.how
-    assert any("oneDNN" in note for note in listener.notes) == (products == "onednn")
+    words = {"onednn": "not by oneDNN as asked: torch was", "own": "not by Gossamer's kernel as asked: there is no g++"}
+    assert [words[products] in note for note in listener.notes] == ([True] if products in words else [])
     assert torch.equal(found, trained(Own, step="traced", products="mkl"))
 
 
@@ -150,7 +155,7 @@ class SparseGradient(nn.Module):
         return outputs
 
 
-@pytest.mark.parametrize("products", ["auto", "onednn"])
+@pytest.mark.parametrize("products", ["auto", "onednn", "own"])
 @pytest.mark.parametrize("model", [Halves, Complex, Sparse, SparseGradient])
 def test_products_of_other_numbers_stay_what_they_are(model: Any, products: str) -> None:
     listener = Listening()

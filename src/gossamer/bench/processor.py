@@ -14,6 +14,7 @@ import torch
 from gossamer.engines import no_onednn
 from gossamer.models import call_module
 from gossamer.system.machine import processor, usable_cores
+from gossamer.system.own_product import multiply, no_own_product
 from gossamer.system.threads import on_threads
 from gossamer.system.torch_private import TorchDispatchMode, onednn_linear
 from gossamer.training import Training
@@ -110,6 +111,8 @@ def _candidates(shapes: Iterable[Shape], dtype: torch.dtype, device: torch.devic
             torch.ones(inner, columns, dtype=dtype, device=device),
         )
         product, turned = a @ b, b.t()
+        if not no_own_product(dtype, device):
+            yield f"Gossamer's kernel, {size}", flops, partial(multiply, a, b, None, False)
         yield f"torch.mm, {size}", flops, partial(torch.mm, a, b, out=product)
         if linear is not None:
             yield f"oneDNN, {size}", flops, partial(linear, a, turned, None, "none", [-1], "")

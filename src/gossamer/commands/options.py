@@ -39,7 +39,7 @@ ChannelsLast = Annotated[
     bool | None, typer.Option("--channels-last/--channels-first", help="Memory format of images; default: measured.")
 ]
 ProductsOption = Annotated[
-    Products | None, typer.Option("--products", help="The library for matrix products; default: the faster one.")
+    Products | None, typer.Option("--products", help="The library for matrix products; default: the fastest.")
 ]
 Spill = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="Keep the clients' state in a file there, not in memory.")

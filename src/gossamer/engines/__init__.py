@@ -6,10 +6,11 @@ from gossamer.engines.planning.choice import PlanOverrides, choose_plan
 from gossamer.engines.planning.workers import number_of_workers
 from gossamer.engines.reference import Reference, Trace
 from gossamer.engines.stacked import RoundReport, Stacked
-from gossamer.engines.steps.chunk import ExecutionPlan, StepMode
-from gossamer.engines.steps.products import FastProducts, Products, no_onednn
+from gossamer.engines.steps.chunk import PRODUCERS, ExecutionPlan, StepMode
+from gossamer.engines.steps.products import FastProducts, Products, no_onednn, why_not
 
 __all__ = [
+    "PRODUCERS",
     "SMALL_STATE",
     "ExecutionPlan",
     "FastProducts",
@@ -28,4 +29,5 @@ __all__ = [
     "no_onednn",
     "number_of_workers",
     "shared_sizes",
+    "why_not",
 ]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Unpack
 
 from gossamer.engines import (
+    PRODUCERS,
     SMALL_STATE,
     ExecutionPlan,
     PlanOverrides,
@@ -16,9 +17,9 @@ from gossamer.engines import (
     choose_plan,
     engine_of,
     explain_lack_of_memory,
-    no_onednn,
     number_of_workers,
     shared_sizes,
+    why_not,
 )
 from gossamer.errors import RunFolderError
 from gossamer.experiment import Experiment, PreparedExperiment, load_experiment, prepare, read_toml
@@ -187,11 +188,11 @@ def _not_as_asked(training: Training, experiment: Experiment, options: Options, 
         yield f"{counted(plan.chunk, 'client')} at a time, not {chunk} as asked: {plan.reason}"
     if options.get("channels_last") and not plan.channels_last:
         yield f"images lie as they are, not with their channels last as asked: {plan.reason}"
-    if options.get("products") == "onednn":
+    if products := options.get("products"):
         initial = training.model.initial
-        reason = "steps are eager" if plan.step == "eager" else no_onednn(initial.dtype, initial.device)
-        if reason:
-            yield f"matrices are multiplied by torch's own library, not by oneDNN as asked: {reason}"
+        reason = why_not(products, initial.dtype, initial.device)
+        if products in ("onednn", "own") and (reason := "steps are eager" if plan.step == "eager" else reason):
+            yield f"matrices are multiplied by torch's own library, not by {PRODUCERS[products]} as asked: {reason}"
     if (experiment.local_epochs or experiment.local_steps) and (own := experiment.traits.local_work):
         unit, count = ("step", own.steps) if own.steps else ("epoch", own.epochs)
         yield f"this method does {count} local {unit} a round, whatever the experiment says"

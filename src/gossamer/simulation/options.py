@@ -23,7 +23,7 @@ class Options(TypedDict, total=False):
     step: StepMode | None
     #: Images with their channels last.
     channels_last: bool | None
-    #: The library for matrix products in traced and compiled steps: "auto", "mkl" or "onednn".
+    #: The library for matrix products in traced and compiled steps: "auto", "mkl", "onednn" or "own".
     products: Products | None
     #: A folder for a state that is larger than the memory.
     spill: Path | str | None

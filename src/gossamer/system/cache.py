@@ -65,7 +65,7 @@ def digest(content: bytes) -> str:
 def _gossamer_code() -> str:
     """A digest of Gossamer's own files: a development version changes without its number."""
     folder, found = Path(__file__).parents[1], hashlib.blake2b(digest_size=16)
-    for path in sorted(folder.rglob("*.py")):
+    for path in sorted(path for path in folder.rglob("*") if path.suffix in (".py", ".h")):
         found.update(f"{path.relative_to(folder)} {path.stat().st_size} ".encode() + path.read_bytes())
     return found.hexdigest()
 

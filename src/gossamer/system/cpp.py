@@ -29,10 +29,10 @@ def check_compiler() -> None:
         raise CannotCompile(f"there is no {COMPILER}")
 
 
-def cpp_library(code: str, real: torch.dtype, headers: Sequence[Path] = ()) -> Path:
-    """The library of some C++, in which REAL is the type of numbers; headers come first. Raises `CannotCompile`."""
-    parts = [f"#define REAL {REAL[real]}", *(header.read_text("utf-8") for header in headers), code]
-    source = "\n".join(parts)
+def cpp_library(code: str, real: torch.dtype | None = None, headers: Sequence[Path] = ()) -> Path:
+    """The library of some C++, in which REAL is this type of numbers; headers come first. Raises `CannotCompile`."""
+    defined = [f"#define REAL {REAL[real]}"] if real else []
+    source = "\n".join([*defined, *(header.read_text("utf-8") for header in headers), code])
     return kept_library(lambda path: _compile(source, path), "C++", source, COMPILER, FLAGS)
 
 

@@ -17,6 +17,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
+from gossamer.system.cpp import REAL
+from gossamer.system.own_product import FUNCTIONS, HEADER, PARAMETERS, own_product
+
 if TYPE_CHECKING:
     from torch.fx import GraphModule
 
@@ -125,6 +128,52 @@ def _call_onednn(x: Any, w: Any, bias: Any, activation: str) -> Any:
     return TensorBox.create(_create_output_node(LinearUnary(layout=layout, inputs=given, constant_args=rest)))  # type: ignore[no-untyped-call]
 
 
+def _call_own_product(left: Any, right: Any, bias: Any, relu: bool) -> Any:
+    """Gossamer's own product in compiled code: a call of a C function that is part of the same library."""
+    from torch._inductor.ir import ExternKernel, FixedLayout, TensorBox
+    from torch._inductor.lowering import fallback_handler
+    from torch._inductor.virtualized import V
+
+    if not V.graph.aot_mode:
+        return fallback_handler(own_product(), add_to_fallback_set=False)(left, right, bias, relu)  # type: ignore[no-untyped-call]
+    given = [ExternKernel.realize_input(each) for each in (left, right)]
+    if bias is not None:
+        given.append(ExternKernel.require_contiguous(ExternKernel.realize_input(bias)))
+    size = [given[0].get_size()[0], given[1].get_size()[1]]
+    layout = FixedLayout(torch.device("cpu"), given[0].get_dtype(), size)
+    return TensorBox.create(_own_kernel()(layout=layout, inputs=given, constant_args=[relu]))
+
+
+@cache
+def _own_kernel() -> Any:
+    """A node of the compiler's that writes a call of `product.h`."""
+    from torch._inductor.ir import ExternKernelOut
+
+    class OwnKernel(ExternKernelOut):
+        def codegen(self, wrapper: Any) -> None:
+            given: Any = self.inputs
+            left, right, *bias = given
+            real, function = REAL[left.get_dtype()], FUNCTIONS[left.get_dtype()]
+            if not hasattr(wrapper, "has_own_product"):
+                wrapper.has_own_product = True
+                declared = "".join(
+                    f'extern "C" void {FUNCTIONS[each]}({PARAMETERS.format(name)});\n' for each, name in REAL.items()
+                )
+                wrapper.define_kernel("own_product", HEADER.read_text("utf-8"), gpu=False, cpp_definition=declared)
+
+            def place(node: Any) -> str:
+                return f"({real}*)({node.get_name()}.data_ptr()) + {node.get_layout().offset}"
+
+            sizes = [*left.get_size(), right.get_size()[1]]
+            arguments = [
+                *sizes, place(left), *left.get_stride(), place(right), *right.get_stride(),
+                place(bias[0]) if bias else "nullptr", "true" if self.constant_args[0] else "false", place(self),
+            ]  # fmt: skip
+            wrapper.writeline(f"{function}({', '.join(map(str, arguments))});")
+
+    return OwnKernel
+
+
 def compile_graph(graph: "GraphModule", tensors: Sequence[Tensor]) -> Callable[..., Any]:
     """The operations of a graph, fused, for this process. Takes seconds, and a C++ compiler on a CPU."""
     with _compiler_settings(tensors[0].device):
@@ -162,7 +211,10 @@ def _compiler_settings(device: torch.device) -> Iterator[None]:
             decompositions.pop(operation, None)
             lowerings[operation] = fallback_handler(operation, add_to_fallback_set=False)  # type: ignore[no-untyped-call]
         lowerings[_product_for_compiler()] = _call_onednn
-        with config.patch(compile_threads=1, memory_planning=True):
+        lowerings[own_product()] = _call_own_product
+        # A multiplication and an addition may be one instruction, as they are in all libraries.
+        settings = {"compile_threads": 1, "memory_planning": True, "cpp.enable_floating_point_contract_flag": "fast"}
+        with config.patch(settings):
             yield
     finally:
         for table, entries in before:

@@ -24,7 +24,7 @@ from gossamer.engines.steps.chunk import ChunkRunner, ExecutionPlan, StepMode, o
 from gossamer.engines.steps.compiled import can_use_forks
 from gossamer.engines.steps.lane_code import NotInLanes
 from gossamer.engines.steps.lanes import check_lanes
-from gossamer.engines.steps.products import Products, no_onednn
+from gossamer.engines.steps.products import Products, why_not
 from gossamer.methods import mixes
 from gossamer.system.allocator import keep_freed_memory
 from gossamer.system.cache import cache_file, write_atomically
@@ -124,9 +124,9 @@ def _was_busy(before: float | None, began: float) -> bool:
 
 
 def library_for(training: Training, asked: Products | None) -> Products:
-    """The library for matrix products: as asked, or the faster one for each shape, where there is more than one."""
-    initial = training.model.initial
-    return "mkl" if no_onednn(initial.dtype, initial.device) else asked or "auto"
+    """The library for matrix products: as asked, or the fastest one for each shape, where there is more than one."""
+    initial, wanted = training.model.initial, asked or "auto"
+    return "mkl" if why_not(wanted, initial.dtype, initial.device) else wanted
 
 
 def _layouts(training: Training, overrides: PlanOverrides) -> tuple[list[bool], str]:

@@ -52,7 +52,9 @@ MOST_KEPT = 1 << 21
 #: What the names of tensors start with, where those of the state, or of the local state, are among others.
 STATE, LOCAL = "state ", "local "
 #: Who multiplies matrices, in words.
-PRODUCERS: dict[Products, str] = {"auto": "the faster library", "mkl": "MKL", "onednn": "oneDNN"}
+PRODUCERS: dict[Products, str] = {
+    "auto": "the fastest library", "mkl": "MKL", "onednn": "oneDNN", "own": "Gossamer's kernel",
+}  # fmt: skip
 
 
 class ExecutionPlan(NamedTuple):
