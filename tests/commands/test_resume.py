@@ -227,8 +227,12 @@ def test_what_cannot_be_resumed(gossamer: Command, refused: Callable[..., str], 
     (half / "experiment.toml").write_text(kept.replace("lr = 0.1", "lr = 0.2"))
     refused("resume", "half", says=("round-000008.safetensors", "checkpoint of another experiment", "edited"))
     (half / "experiment.toml").write_text(kept.replace("rounds = 10", "rouns = 10"))
-    refused("resume", "half", says=("half/experiment.toml: unknown key 'rouns'",))
     refused("show", "half", says=("half/experiment.toml", "rounds"))
+    for spoilt in (kept.replace("rounds = 10", "rouns = 10"), ""):
+        (half / "experiment.toml").write_text(spoilt)
+        refused("resume", "half", says=("half/experiment.toml: does not say how many rounds",))
+    (half / "experiment.toml").write_text("kind = 1\n" + kept)
+    refused("resume", "half", says=("half/experiment.toml: unknown key 'kind'",))
     (half / "experiment.toml").write_text(kept)
     lines = (half / "metrics.jsonl").read_text().splitlines(keepends=True)
     (half / "metrics.jsonl").write_text("".join(lines[:3]))

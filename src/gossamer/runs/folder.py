@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gossamer.errors import RunFolderError
+from gossamer.experiment import read_toml
 from gossamer.runs.checkpoint import (
     DTYPES,
     CheckpointShard,
@@ -116,6 +117,9 @@ class RunFolder:
         if not (path / EXPERIMENT).is_file():
             hint = "is not a run folder (it has no experiment.toml)" if path.exists() else "does not exist"
             raise RunFolderError(f"{path}: {hint}. Runs are made by 'gossamer run --out FOLDER'.")
+        # An empty file would be the default experiment.
+        if not isinstance(read_toml(path / EXPERIMENT).get("rounds"), int):
+            raise RunFolderError(f"{path / EXPERIMENT}: does not say how many rounds: it is not the file of a run")
         folder = cls(path)
         found = folder.environment().get("format", FORMAT)
         if isinstance(found, int) and found > FORMAT:

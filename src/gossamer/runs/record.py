@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gossamer.errors import RunFolderError
 from gossamer.experiment import read_toml
 from gossamer.measure import METRICS, SCORES, Score
 from gossamer.runs.folder import EXPERIMENT, RunFolder, read_lines
@@ -93,8 +92,6 @@ def read_run(path: Path | str, label: str | None = None) -> RunRecord:
     path = Path(path)
     folder = RunFolder.open(path)
     experiment = read_toml(path / EXPERIMENT)
-    if not isinstance(experiment.get("rounds"), int):
-        raise RunFolderError(f"{path / EXPERIMENT}: does not say how many rounds: it is not the file of a run")
     metrics = pd.DataFrame(read_lines(folder.metrics))
     timings = pd.DataFrame(read_lines(folder.timings))
     record = RunRecord(label or path.name, experiment, metrics, timings, folder=path)
