@@ -194,6 +194,21 @@ def test_our_kernel_multiplies_matrices_of_any_size(sizes: tuple[int, int, int],
 
 
 @needs_compiler
+def test_the_gradient_of_a_weight_is_written_as_a_part_of_the_vector() -> None:
+    random = torch.Generator().manual_seed(0)
+    g, x = torch.randn(48, 80, generator=random), torch.randn(48, 40, generator=random)
+    ways = {
+        True: lambda g, x: [torch.cat([(g.t() @ x).t().t().view(-1), g[0]])],
+        False: lambda g, x: [torch.cat([(g.t() @ x).t().contiguous().view(-1), g[0]])],
+    }
+    for flat, gradient in ways.items():
+        graph = trace(gradient, [g, x])
+        replace_products(graph, "own")
+        assert ("None, False, True)" in graph.code) == flat
+        torch.testing.assert_close(graph(g, x), gradient(g, x), rtol=1e-5, atol=1e-4)
+
+
+@needs_compiler
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.complex64])
 def test_other_types_of_numbers_and_tiny_products_stay(dtype: torch.dtype) -> None:
     a, b = torch.ones(48, 80, dtype=dtype), torch.ones(80, 40, dtype=dtype)

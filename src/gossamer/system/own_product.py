@@ -50,10 +50,13 @@ def _function(dtype: torch.dtype) -> Any:
     return function
 
 
-def multiply(left: Tensor, right: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
-    """The product of two matrices, plus a vector in each row, and ReLU; where `no_own_product` says None."""
+def multiply(left: Tensor, right: Tensor, bias: Tensor | None, relu: bool, flat: bool = False) -> Tensor:
+    """The product of two matrices, plus a vector in each row, and ReLU; where `no_own_product` says None.
+
+    `flat`: as one vector, row after row.
+    """
     (rows, inner), columns = left.shape, right.shape[1]
-    into = left.new_empty(rows, columns)
+    into = left.new_empty(_shape(left, right, flat))
     bias = None if bias is None else bias.contiguous()
     _function(left.dtype)(
         rows, inner, columns, left.data_ptr(), *left.stride(), right.data_ptr(), *right.stride(),
@@ -62,11 +65,17 @@ def multiply(left: Tensor, right: Tensor, bias: Tensor | None, relu: bool) -> Te
     return into
 
 
+def _shape(left: Tensor, right: Tensor, flat: bool) -> tuple[int, ...]:
+    rows, columns = left.shape[0], right.shape[1]
+    return (rows * columns,) if flat else (rows, columns)
+
+
 @cache
 def own_product() -> Any:
     """`multiply` as an operation of torch, which can stand in a graph."""
-    torch.library.define("gossamer::own_product", "(Tensor left, Tensor right, Tensor? bias, bool relu) -> Tensor")
+    parameters = "(Tensor left, Tensor right, Tensor? bias, bool relu, bool flat) -> Tensor"
+    torch.library.define("gossamer::own_product", parameters)
     torch.library.impl("gossamer::own_product", "CPU", multiply)
     like = torch.library.register_fake("gossamer::own_product")
-    like(lambda left, right, bias, relu: left.new_empty(left.shape[0], right.shape[1]))
+    like(lambda left, right, bias, relu, flat: left.new_empty(_shape(left, right, flat)))
     return torch.ops.gossamer.own_product.default

@@ -128,19 +128,23 @@ def _call_onednn(x: Any, w: Any, bias: Any, activation: str) -> Any:
     return TensorBox.create(_create_output_node(LinearUnary(layout=layout, inputs=given, constant_args=rest)))  # type: ignore[no-untyped-call]
 
 
-def _call_own_product(left: Any, right: Any, bias: Any, relu: bool) -> Any:
-    """Gossamer's own product in compiled code: a call of a C function that is part of the same library."""
-    from torch._inductor.ir import ExternKernel, FixedLayout, TensorBox
+def _call_own_product(left: Any, right: Any, bias: Any, relu: bool, flat: bool) -> Any:
+    """Gossamer's own product in compiled code: a call of a C function that is part of the same library.
+
+    A flat one that is a part of a concatenation, as the gradient of a weight is, is written to its place there.
+    """
+    from torch._inductor.ir import ExternKernel, FixedLayout, FlexibleLayout, TensorBox
     from torch._inductor.lowering import fallback_handler
     from torch._inductor.virtualized import V
 
     if not V.graph.aot_mode:
-        return fallback_handler(own_product(), add_to_fallback_set=False)(left, right, bias, relu)  # type: ignore[no-untyped-call]
+        return fallback_handler(own_product(), add_to_fallback_set=False)(left, right, bias, relu, flat)  # type: ignore[no-untyped-call]
     given = [ExternKernel.realize_input(each) for each in (left, right)]
     if bias is not None:
         given.append(ExternKernel.require_contiguous(ExternKernel.realize_input(bias)))
-    size = [given[0].get_size()[0], given[1].get_size()[1]]
-    layout = FixedLayout(torch.device("cpu"), given[0].get_dtype(), size)
+    rows, columns = given[0].get_size()[0], given[1].get_size()[1]
+    size, kind = ([rows * columns], FlexibleLayout) if flat else ([rows, columns], FixedLayout)
+    layout = kind(torch.device("cpu"), given[0].get_dtype(), size)
     return TensorBox.create(_own_kernel()(layout=layout, inputs=given, constant_args=[relu]))
 
 
@@ -167,7 +171,8 @@ def _own_kernel() -> Any:
             sizes = [*left.get_size(), right.get_size()[1]]
             arguments = [
                 *sizes, place(left), *left.get_stride(), place(right), *right.get_stride(),
-                place(bias[0]) if bias else "nullptr", "true" if self.constant_args[0] else "false", place(self),
+                place(bias[0]) if bias else "nullptr", "true" if self.constant_args[0] else "false",
+                f"({real}*)({self.get_name()}.data_ptr())",
             ]  # fmt: skip
             wrapper.writeline(f"{function}({', '.join(map(str, arguments))});")
 

@@ -120,6 +120,8 @@ def replace_products(graph: "GraphModule", products: Products) -> bool:
         last.replace_all_uses_with(new)
         for old in dict.fromkeys((last, node)):
             graph.graph.erase_node(old)
+    for node in graph.graph.find_nodes(op="call_function", target=own_product()):
+        _flatten(node)
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return products != "auto" or not any(seconds_of(product, again=False).busy for product in by)
@@ -128,9 +130,25 @@ def replace_products(graph: "GraphModule", products: Products) -> bool:
 def _call(graph: "GraphModule", by: Library, left: Any, right: Any, bias: Any, relu: bool) -> "Node":
     """The node of a product by another library than MKL."""
     if by == "own":
-        return graph.graph.call_function(own_product(), (left, right, bias, relu))
+        return graph.graph.call_function(own_product(), (left, right, bias, relu, False))
     rows = graph.graph.call_function(torch.ops.aten.t.default, (right,))
     return graph.graph.call_function(onednn_linear(), (left, rows, bias, "relu" if relu else "none", [-1], ""))
+
+
+def _flatten(product: "Node") -> None:
+    """Let our kernel give a vector where only that is asked for: a weight's part of the gradient, which is transposed
+    twice on its way. The compiler then lets it write to where the whole gradient is."""
+    last, turned = product, False
+    while len(last.users) == 1:
+        (last,) = last.users
+        if last.target is torch.ops.aten.t.default:
+            turned = not turned
+            continue
+        if last.target is torch.ops.aten.view.default and len(last.args[1]) == 1 and not turned:  # type: ignore[arg-type]
+            product.args = (*product.args[:-1], True)
+            product.meta = dict(last.meta)
+            last.replace_all_uses_with(product)
+        return
 
 
 def _product_of(node: "Node") -> Product | None:
