@@ -158,8 +158,9 @@ def test_the_end_is_told_to_all_observers_if_one_fails_at_it() -> None:
             raise LookupError("at the end")
 
     before, after = Listening(), Listening()
-    with pytest.raises(LookupError):
+    with pytest.raises(LookupError) as error:
         simulate(experiment(), observers=[before, Fails(), after])
+    assert error.value.__notes__ == ["raised by the observer Fails, at the end"]
     assert len(before.outcomes) == len(after.outcomes) == 1
 
 

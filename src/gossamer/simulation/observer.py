@@ -151,16 +151,18 @@ class Observers(Observer):
 
     def note(self, message: str) -> None:
         for observer in self.each:
-            observer.note(message)
+            with _named(observer, "at a note"):
+                observer.note(message)
 
     def waiting(self, reason: str) -> None:
         for observer in self.each:
-            observer.waiting(reason)
+            with _named(observer, "while waiting"):
+                observer.waiting(reason)
 
     def end(self, outcome: Outcome) -> None:
         with ExitStack() as stack:  # every observer is told, also if another one fails
             for observer in reversed(self.each):
-                stack.callback(observer.end, outcome)
+                stack.callback(_named(observer, "at the end")(observer.end), outcome)
 
     def __str__(self) -> str:
         return str(self.stopper)
