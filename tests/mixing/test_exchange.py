@@ -10,12 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
+from gossamer import Experiment, simulate
 from gossamer.graphs import GRAPHS
 from gossamer.mixing.exchange import RowExchange
 from gossamer.mixing.product import product
 from gossamer.system.cpp import cpp_library
 from gossamer.workers import Group, balanced_ranges
 from groups import in_group, needs_forks, over_each_transport
+from observers import Listening
 
 
 @st.composite
@@ -70,6 +72,12 @@ def test_without_a_compiler_scipy_multiplies(monkeypatch: pytest.MonkeyPatch) ->
     matrix, rows = sparse.csr_array(np.eye(3)[::-1]), torch.arange(6.0).view(3, 2)
     product(matrix, rows)([rows], rows)
     assert rows.tolist() == [[4.0, 5.0], [2.0, 3.0], [0.0, 1.0]]
+    listener = Listening()
+    simulate(Experiment(method="dfedavg", clients=3, graph="ring", rounds=2, dataset="digits"), observers=[listener])
+    (note,) = [note for note in listener.notes if "scipy" in note]  # once, not in every round
+    assert note.startswith(
+        "messages are mixed by scipy, which is slower than the C++ that cannot be compiled here: g++"
+    )
 
 
 @needs_forks

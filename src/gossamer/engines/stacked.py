@@ -96,7 +96,10 @@ class Stacked:
         self._receiving: Receiving | None = None
         self._buffers = Buffers(initial, message, self.own, self.clients, double, spill, group)
         mixed = training.rounds * training.traits.gossip_steps * training.model.size
-        self.mixer = Mixer(training.network, self.client_ranges, group, self._buffers.all_clients, mixed)
+        #: What the user should know, in the order in which it turned out.
+        self.notes: list[str] = []
+        everyone = self._buffers.all_clients
+        self.mixer = Mixer(training.network, self.client_ranges, group, everyone, mixed, self.notes.append)
         self._state_shapes, self._message_shapes = shapes(self.state), shapes(self._message)
         #: Finished rounds; of a state that was loaded, the loader sets it.
         self.done = 0

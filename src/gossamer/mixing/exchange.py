@@ -5,7 +5,7 @@ that is less (many clients send to few, as to the hub of a star), partial sums t
 Workers without neighbouring clients send each other nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -33,9 +33,17 @@ class Parcel(NamedTuple):
 
 
 class RowExchange:
-    """One matrix applied to rows that are spread over workers. `columns`: how many will be mixed in the run."""
+    """One matrix applied to rows that are spread over workers. `columns`: how many will be mixed in the run. `note` is
+    called where they are mixed in a slower way than that deserves."""
 
-    def __init__(self, matrix: sparse.csr_array, client_ranges: Sequence[range], rank: int, columns: float = 0) -> None:
+    def __init__(
+        self,
+        matrix: sparse.csr_array,
+        client_ranges: Sequence[range],
+        rank: int,
+        columns: float = 0,
+        note: Callable[[str], None] = lambda trouble: None,
+    ) -> None:
         own = client_ranges[rank]
         mine = matrix[own.start : own.stop]
         #: The number of rows from each other worker, in the order of the workers.
@@ -65,7 +73,7 @@ class RowExchange:
         # In the order of the clients, so that sums do not depend on the number of workers.
         self.matrix = sparse.csr_array(sparse.hstack(parts, format="csr"))
         self.matrix.sort_indices()
-        self._mixed = columns
+        self._mixed, self._note = columns, note
         self._products: dict[torch.dtype, tuple[Multiply, dict[int, Multiply]]] = {}
 
     def apply(self, group: Group, rows: Tensor, into: Tensor) -> None:
@@ -98,7 +106,7 @@ class RowExchange:
     def _multiplies(self, rows: Tensor) -> tuple[Multiply, dict[int, Multiply]]:
         """The product with the matrix, and for each worker that gets sums the product that makes them."""
         if rows.dtype not in self._products:
-            make = partial(product, like=rows, columns=self._mixed)
+            make = partial(product, like=rows, columns=self._mixed, note=self._note)
             sums = {parcel.worker: make(parcel.sums) for parcel in self.sends if parcel.sums is not None}
             self._products[rows.dtype] = make(self.matrix), sums
         return self._products[rows.dtype]

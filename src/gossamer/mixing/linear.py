@@ -43,7 +43,8 @@ class Mixer:
 
     `client_ranges` are the clients of each worker; the messages of a worker are the rows of its own clients, in order.
     Where a worker sees the rows of all clients, which `all_clients` gives for those of its own, nothing is sent: each
-    worker mixes some columns of them all. `columns`: how many will be mixed in the run.
+    worker mixes some columns of them all. `columns`: how many will be mixed in the run. `note` is called where they are
+    mixed in a slower way than that deserves.
     """
 
     def __init__(
@@ -53,7 +54,9 @@ class Mixer:
         group: Group = ALONE,
         all_clients: Callable[[Tensor], Tensor | None] = lambda rows: None,
         columns: float = 0,
+        note: Callable[[str], None] = lambda trouble: None,
     ) -> None:
+        self._note = note
         self._network = network
         self._group = group
         self._client_ranges = client_ranges or [range(network.clients)]
@@ -113,7 +116,7 @@ class Mixer:
             return self._matrices[key]
         weights = operator_matrix(self._network, operator, step, losses)
         columns = self._columns / (period or 1) if repeats else 0
-        matrix = _Matrix(weights, self._client_ranges, self._group.rank, columns)
+        matrix = _Matrix(weights, self._client_ranges, self._group.rank, columns, self._note)
         if repeats:
             self._matrices[key] = matrix
         return matrix
@@ -122,14 +125,22 @@ class Mixer:
 class _Matrix:
     """The ways to multiply by a matrix, made when they are first used."""
 
-    def __init__(self, weights: sparse.csr_array, client_ranges: Sequence[range], rank: int, columns: float) -> None:
+    def __init__(
+        self,
+        weights: sparse.csr_array,
+        client_ranges: Sequence[range],
+        rank: int,
+        columns: float,
+        note: Callable[[str], None],
+    ) -> None:
         self._weights, self._client_ranges, self._rank, self._columns = weights, client_ranges, rank, columns
+        self._note = note
         self._products: dict[tuple[str, torch.dtype], Multiply] = {}
 
     @cached_property
     def exchange(self) -> RowExchange:
         """Own rows from own rows and those that other workers send."""
-        return RowExchange(self._weights, self._client_ranges, self._rank, self._columns)
+        return RowExchange(self._weights, self._client_ranges, self._rank, self._columns, self._note)
 
     def all_rows(self, rows: Tensor, into: Tensor) -> None:
         """All rows from all rows."""
@@ -143,7 +154,7 @@ class _Matrix:
     def _product(self, which: str, weights: sparse.csr_array, rows: Tensor) -> Multiply:
         key = (which, rows.dtype)
         if key not in self._products:
-            self._products[key] = product(weights, rows, self._columns)
+            self._products[key] = product(weights, rows, self._columns, self._note)
         return self._products[key]
 
 

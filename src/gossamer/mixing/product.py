@@ -24,15 +24,20 @@ CACHE_BLOCK = 2 << 20
 Multiply = Callable[[Sequence[Tensor], Tensor], None]
 
 
-def product(matrix: sparse.csr_array, like: Tensor, columns: float = 0) -> Multiply:
-    """The product with a matrix, of rows like these; in C++, if so many columns will be multiplied that this pays."""
+def product(
+    matrix: sparse.csr_array, like: Tensor, columns: float = 0, note: Callable[[str], None] = lambda trouble: None
+) -> Multiply:
+    """The product with a matrix, of rows like these; in C++, if so many columns will be multiplied that this pays.
+
+    `note` is called where that is not possible.
+    """
     if like.device.type != "cpu":
         return _by_torch(matrix, like)
     if matrix.nnz * columns >= WORTH_COMPILING and like.dtype in REAL:
         try:
             return _CppProduct(matrix, like.dtype)
-        except CannotCompile:  # the numbers are the same
-            pass
+        except CannotCompile as error:  # the numbers are the same
+            note(f"messages are mixed by scipy, which is slower than the C++ that cannot be compiled here: {error}")
     return _by_scipy(matrix, like.dtype)
 
 

@@ -35,7 +35,7 @@ class Loop:
         self.timings: list[Metrics] = []
         #: Rounds that are recorded, and the round of the newest checkpoint.
         self.done = self.saved = 0
-        self._trouble: str | None = None
+        self._told: set[str] = set()
 
     def run(self, restores: bool) -> Run:
         """Run all rounds that are left. With `restores`, the run folder holds the rounds before them."""
@@ -190,11 +190,13 @@ class Loop:
         return self.options.get("on_divergence", "stop") == "stop"
 
     def _note_trouble(self) -> None:
-        """Tell the user, once, why steps are not taken as planned."""
-        trouble = self.engine.runner.trouble
-        if trouble and trouble != self._trouble:
-            self.observer.note(trouble)
-        self._trouble = trouble
+        """Tell the user, once each, why steps are not taken, or messages not mixed, as planned."""
+        runner = self.engine.runner
+        for trouble in dict.fromkeys([*([runner.trouble] if runner.trouble else []), *self.engine.notes]):
+            if trouble not in self._told:
+                self._told.add(trouble)
+                self.observer.note(trouble)
+        self.engine.notes.clear()
 
     def _say_stopping(self) -> None:
         self.observer.note(f"finishing round {self.done + 1}, then stopping. Once more stops at once.")
