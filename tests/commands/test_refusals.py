@@ -138,7 +138,10 @@ def test_a_file_that_is_not_there(refused: Refused) -> None:
 
 def test_a_directory_in_place_of_a_file(refused: Refused, place: Path) -> None:
     (place / "folder").mkdir()
-    refused("run", "folder", says=("folder", "Is a directory"))
+    refused("run", "folder", says=("folder", "Is a directory\n"))
+    (place / "folder" / "comparison.toml").write_text("rounds = 1")
+    refused("compare", "folder", says=("Is a directory; 'gossamer resume folder' goes on with",))
+    refused("resume", "folder/comparison.toml", says=("is not a run folder but a file",))
 
 
 @pytest.mark.parametrize(

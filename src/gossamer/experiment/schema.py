@@ -261,7 +261,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ExperimentError(f"{path}: not valid TOML: not UTF-8 text ({error.reason})") from None
     except OSError as error:
-        raise ExperimentError(f"{path}: cannot be read: {error.strerror}") from None
+        folder = f"; 'gossamer resume {path}' goes on with a run or a comparison" if any(path.glob("*.toml")) else ""
+        raise ExperimentError(f"{path}: cannot be read: {error.strerror}{folder}") from None
 
 
 def load_experiment(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Experiment:

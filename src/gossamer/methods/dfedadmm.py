@@ -19,7 +19,9 @@ from gossamer.methods.contract import Local, Message, Need, Operator, Round, Sta
 from gossamer.methods.local import Gradient, combine, sam_gradient
 from gossamer.parts import part
 
-WeightDecay = Annotated[float, Field(ge=0)] | Literal["experiment"]
+WeightDecay = Annotated[
+    Annotated[float, Field(ge=0)] | Literal["experiment"], Field(description="its own, or that of the experiment")
+]
 Penalty = Annotated[float, Field(gt=0, description="λ, length of the penalty: 1/λ multiplies the quadratic")]
 MessageDual = Annotated[Literal["old", "new"], Field(description="the dual in the message")]
 

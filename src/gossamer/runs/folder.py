@@ -115,6 +115,8 @@ class RunFolder:
     def open(cls, path: Path) -> "RunFolder":
         """An existing run folder."""
         if not (path / EXPERIMENT).is_file():
+            if path.is_file():
+                raise RunFolderError(f"{path}: is not a run folder but a file: 'gossamer run' or 'compare' takes it.")
             hint = "is not a run folder (it has no experiment.toml)" if path.exists() else "does not exist"
             raise RunFolderError(f"{path}: {hint}. Runs are made by 'gossamer run --out FOLDER'.")
         # An empty file would be the default experiment.
