@@ -1,5 +1,6 @@
 """The live page in a real Chromium, beside real runs and real peers."""
 
+import os
 import re
 import signal
 import time
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from browser import Page, chromium, needs_chromium
-from command_line import Spawned
+from command_line import Spawned, children
 from made_runs import made_run
 
 pytestmark = [pytest.mark.slow, needs_chromium]
@@ -137,13 +138,16 @@ def test_a_running_comparison_a_killed_server_and_the_end(
 
 def test_peers_of_which_one_dies_and_comes_back(page: Page, spawn: Callable[..., Spawned], place: Path) -> None:
     small = ["--set", "model=softmax", "--set", "local_steps=2", "--set", 'dataset={name="digits", train_samples=200}']
-    # long enough for the page to be open when a peer is killed, in the middle
-    much = ["--peers", "3", "--rounds", "240", "--method", "sgp"]
-    demo = spawn("network", "demo", "--kill", *much, *small, "--out", "demo")
-    until((place / "demo" / "kits" / "alice").exists)
+    demo = spawn(
+        "network", "demo", "--kill", "--peers", "3", "--rounds", "30", "--method", "sgp", *small, "--out", "demo"
+    )
+    # All wait for the last peer until the page is open: bob is killed in the middle.
+    last = until(lambda: children(demo.pid), lambda peers: len(peers) == 3)[-1]
+    os.kill(last, signal.SIGSTOP)
     live = spawn("live", "demo/kits/alice", "--port", "0")
     opened(page, address(live))
     page.run("window.before = 1")
+    os.kill(last, signal.SIGCONT)
     states = "[...document.querySelectorAll('svg.graph circle[class]')].map(circle => circle.getAttribute('class'))"
     until(lambda: page.run(states), lambda found: "away" in found)
     until(lambda: page.run(HEADLINE), lambda text: re.search("bob.* not answer", text))
@@ -152,7 +156,7 @@ def test_peers_of_which_one_dies_and_comes_back(page: Page, spawn: Callable[...,
     )
     page.picture(place / "away.png")
     # Peers that have finished leave at once: the page may have asked too late for the last words.
-    end = "All 3 peers have finished 240 rounds|No peer answers any more"
+    end = "All 3 peers have finished 30 rounds|No peer answers any more"
     until(lambda: page.run(HEADLINE), lambda text: re.match(end, text))
     assert page.run("window.before") == 1  # all without a reload
     log = page.run("[...document.querySelectorAll('.events li')].map(each => each.textContent)")

@@ -71,7 +71,8 @@ def check_targets(targets: Targets) -> None:
             raise ExperimentError(f"targets: '{metric}' needs a list of values (got {values!r})")
         for value in values:
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise ExperimentError(f"targets: should be numbers (got {value!r})")
+                other = ": of a metric of your choice as targets = {test_loss = [0.5]}" if isinstance(value, Mapping) else ""
+                raise ExperimentError(f"targets: should be numbers{other} (got {value!r})")
 
 
 def resolve_targets(targets: Targets, judged_by: str, accuracies: bool = True) -> tuple[Target, ...]:
