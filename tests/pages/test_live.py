@@ -144,10 +144,12 @@ def test_peers_of_which_one_dies_and_comes_back(page: Page, spawn: Callable[...,
     # All wait for the last peer until the page is open: bob is killed in the middle.
     last = until(lambda: children(demo.pid), lambda peers: len(peers) == 3)[-1]
     os.kill(last, signal.SIGSTOP)
-    live = spawn("live", "demo/kits/alice", "--port", "0")
-    opened(page, address(live))
-    page.run("window.before = 1")
-    os.kill(last, signal.SIGCONT)
+    try:
+        live = spawn("live", "demo/kits/alice", "--port", "0")
+        opened(page, address(live))
+        page.run("window.before = 1")
+    finally:
+        os.kill(last, signal.SIGCONT)
     states = "[...document.querySelectorAll('svg.graph circle[class]')].map(circle => circle.getAttribute('class'))"
     until(lambda: page.run(states), lambda found: "away" in found)
     until(lambda: page.run(HEADLINE), lambda text: re.search("bob.* not answer", text))

@@ -71,7 +71,8 @@ def check_targets(targets: Targets) -> None:
             raise ExperimentError(f"targets: '{metric}' needs a list of values (got {values!r})")
         for value in values:
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                other = ": of a metric of your choice as targets = {test_loss = [0.5]}" if isinstance(value, Mapping) else ""
+                named = isinstance(value, Mapping)
+                other = ": of a metric of your choice as targets = {test_loss = [0.5]}" if named else ""
                 raise ExperimentError(f"targets: should be numbers{other} (got {value!r})")
 
 
