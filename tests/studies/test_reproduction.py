@@ -104,20 +104,6 @@ def test_unknown_names_and_cells_say_what_there_is(tmp_path: Path) -> None:
         load_paper("check-digits").chosen(["Nobody"], None, quick=True)
 
 
-def test_a_budget_ends_the_run_under_way_and_the_next_sitting_goes_on(tmp_path: Path) -> None:
-    paper = load_paper("check-digits")
-    study = paper.chosen(["FedSAM"], 1, quick=False)
-
-    class Slow(simulation.Observer):
-        def round(self, record: object) -> bool:
-            time.sleep(0.15)
-            return False
-
-    left = reproduce(study, tmp_path, budget=0.01, observe=lambda run: [Slow()], workers=1, step="eager")
-    assert left
-    assert not reproduce(study, tmp_path, workers=1, step="eager")
-
-
 @pytest.mark.parametrize("path", stored(), ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_a_stored_run_is_of_the_experiment_of_its_cell(path: Path) -> None:
     paper = load_paper(path.parent.name)
@@ -137,11 +123,19 @@ def test_the_page_is_what_the_stored_results_give() -> None:
     assert rebuild(page, RESULTS) == page, "run `make reproduction`"
 
 
-def test_a_cell_run_anew_has_the_stored_numbers(tmp_path: Path) -> None:
+def test_a_cell_that_a_budget_ends_goes_on_in_the_next_sitting_and_has_the_stored_numbers(tmp_path: Path) -> None:
     paper = load_paper("check-digits")
     study = paper.chosen(["FedSAM"], 1, quick=False)
-    assert not reproduce(study, tmp_path, workers=1, step="eager")
     name = folder_of("FedSAM", 0)
+
+    class Slow(simulation.Observer):
+        def round(self, record: object) -> bool:
+            time.sleep(0.15)
+            return False
+
+    assert reproduce(study, tmp_path, budget=0.01, observe=lambda run: [Slow()], workers=1, step="eager")
+    assert read_run(tmp_path / name).rounds < 20
+    assert not reproduce(study, tmp_path, workers=1, step="eager")
     new, old = read_run(tmp_path / name).metrics, read_stored(RESULTS / paper.name / name, "").metrics
     assert len(new) == len(old) == 20
     pd.testing.assert_frame_equal(new[list(old)].astype(float), old, rtol=1e-5, atol=1e-5, check_dtype=False)
