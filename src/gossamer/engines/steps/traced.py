@@ -23,6 +23,7 @@ from gossamer.engines.steps.inputs import Step, StepInputs, copies_of, same_resu
 from gossamer.engines.steps.products import Products, replace_products
 from gossamer.methods import Local
 from gossamer.system.cache import kept_library
+from gossamer.system.own_product import own_product
 from gossamer.system.torch_private import compile_graph, compile_library, trace, tree_flatten, tree_unflatten
 from gossamer.workers import run_in_fork
 
@@ -160,6 +161,7 @@ def trace_in_fork(make_graph: Callable[[], StepGraph], inputs: StepInputs, eager
 def _from_json(text: str) -> TracedStep:
     code, constants, returns = json.loads(text)
     names: dict[str, Any] = dict(NAMES)
+    own_product()  # the code may call it by its name, which was made known in the fork
     exec(code, names)  # written by torch's tracer, in this run
     return TracedStep(partial(names["forward"], SimpleNamespace(**restore_constants(constants))), returns)
 
