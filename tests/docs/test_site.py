@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 FOUND = """(async () => {
     const links = () => [...document.querySelectorAll('*')].flatMap((each) => each.shadowRoot ?? [])
         .flatMap((root) => [...root.querySelectorAll('a')].map((each) => each.getAttribute('href')));
-    for (let i = 0; i < 200 && !links().length; i += 1) await new Promise((done) => setTimeout(done, 50));
+    for (let i = 0; i < 600 && !links().length; i += 1) await new Promise((done) => setTimeout(done, 50));
     return links();
 })()"""
 
