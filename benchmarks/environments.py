@@ -22,7 +22,7 @@ FOLDER = ROOT / ".environments"
 #: What is installed, by the contender that needs it. The versions are those that the contenders were written for.
 PACKAGES = {
     "jax": "jax==0.10.2",
-    "flower": "flwr[simulation]==1.42.0",
+    "flower": "flwr[simulation]==1.41.0",
     "gossipy": "gossipy-dfl==0.0.1",
     "fluke": "fluke-fl==0.8.1",
     "pfl": "pfl[pytorch]==0.6.0",
