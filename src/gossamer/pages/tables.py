@@ -147,7 +147,7 @@ def difference_sheet(comparison: Comparison) -> Sheet:
     seeds = max(len(difference.seeds) for difference in pairs.values())
     over = f", over {seeds} seeds" if several else ""
     title = f"Difference to the baseline in best {score.words}, in pairs of one seed{over}"
-    return Sheet(title, columns, [])
+    return Sheet(title, columns, [], ("more than its error",))
 
 
 def pivot_sheet(comparison: Comparison) -> Sheet:

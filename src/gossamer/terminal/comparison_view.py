@@ -38,7 +38,10 @@ def say_tables(comparison: Comparison, title: str, elsewhere: str, more: Sequenc
 def sheet_table(sheet: Sheet, width: int, elsewhere: str) -> Table:
     """A sheet as a table for a terminal of some width; the row that leads in the first column of numbers stands out."""
     columns, left_out = list(sheet.columns), []
-    for head in sheet.dispensable:
+    judged = next((column for column in columns if any(cell.best for cell in column.cells)), None)
+    # Where even these are not enough, the other numbers go, from the right: labels would shrink to nothing.
+    others = [column.head for column in reversed(columns) if not column.is_text and column is not judged]
+    for head in (*sheet.dispensable, *(others if judged else others[:-1])):
         if needed_width(columns) > width and any(column.head == head for column in columns):
             columns = [column for column in columns if column.head != head]
             left_out.append(head)
@@ -48,7 +51,6 @@ def sheet_table(sheet: Sheet, width: int, elsewhere: str) -> Table:
             shown.add_column(escape("\n".join(label_head(column))), overflow="fold", min_width=label_width(column))
         else:
             shown.add_column("\n".join(head_lines(column)), justify="right", no_wrap=True)
-    judged = next((column for column in columns if any(cell.best for cell in column.cells)), None)
     for place, row in enumerate(zip(*(column.cells for column in columns), strict=True)):
         leads = judged is not None and judged.cells[place].best
         shown.add_row(*(escape(cell.text) for cell in row), style="bold green" if leads else None)
