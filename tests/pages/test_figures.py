@@ -12,6 +12,7 @@ from gossamer.data import PartitionSummary
 from gossamer.errors import ExperimentError, RunFolderError
 from gossamer.pages import figures
 from gossamer.pages.figures import Curve, Look, Plot, overview, plot, plot_partition, sweep_figure
+from gossamer.pages.tables import sheets
 from gossamer.runs.record import RunRecord
 from gossamer.studies import Comparison, VariantResult
 from records import comparison, record
@@ -165,6 +166,13 @@ def test_graphs_are_bars_with_their_lambda_beside_them() -> None:
     assert to_hex(figure.axes[0].patches[0].get_facecolor()) == figures.COLOURS[0].lower()
 
 
+def test_a_bar_has_the_number_of_the_table() -> None:
+    cells = {("ring",): [record(0.5722222222222222), record(0.6527777777777778)]}
+    runs = swept(cells, "graph")
+    assert "61.3 ± 5.7 %" in (cell.text for cell in sheets(runs)[0].columns[1].cells)
+    assert "61.3" in [text.get_text().strip() for text in plot(runs, against="graph").axes[0].texts]
+
+
 def test_two_swept_keys_are_a_heat_map_for_each_of_the_others() -> None:
     cells = {(lr, k, m): [record(lr)] for lr in (0.3, 0.1) for k in (2, 4) for m in ("x", "y")}
     runs = swept({**cells, (0.1, 4, "y"): [lost(0.1)]}, "lr", "k", "method")
@@ -173,6 +181,8 @@ def test_two_swept_keys_are_a_heat_map_for_each_of_the_others() -> None:
     assert [axes.get_title(loc="left") for axes in maps] == ["x", "y"]
     assert np.asarray(maps[0].images[0].get_array()).tolist() == [[pytest.approx(10), pytest.approx(30)]] * 2
     assert maps[1].images[0].get_array().mask.tolist() == [[False, False], [True, False]]
+    sensitivity = plot(runs, against="lr")
+    assert {"k=2, x", "k=4, x"} <= set(words(sensitivity).split("\n")), "a number alone does not say what it is"
     assert "×" in words(figure)
     assert sweep_figure(runs) is not None
     assert sweep_figure(comparison({"a": {0: record(0.2)}})) is None

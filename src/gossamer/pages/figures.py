@@ -147,7 +147,7 @@ class Curve(NamedTuple):
         scale = 100.0 if "accuracy" in metric or metric == "generalisation_gap" else 1.0
 
         def seeds(name: str) -> pd.DataFrame:
-            return pd.DataFrame(joined.xs(name, axis=1, level=1)) * (1.0 if name == "x" else scale)
+            return pd.DataFrame(joined.xs(name, axis=1, level=1))
 
         values = seeds(middle)
         if ends:
@@ -158,7 +158,9 @@ class Curve(NamedTuple):
             spread = values.std(axis=1, ddof=1).fillna(0)
             low, high = values.mean(axis=1) - spread, values.mean(axis=1) + spread
         x, mean = seeds("x").mean(axis=1), values.mean(axis=1)
-        return cls(x.to_list(), mean.to_list(), low.to_list(), high.to_list(), bool(ends) or len(records) > 1)
+        # To percent after the mean, as in tables: 61.25 % is rounded to one digit in both alike.
+        curves = [(scale * each).to_list() for each in (mean, low, high)]
+        return cls(x.to_list(), *curves, bool(ends) or len(records) > 1)
 
 
 def _history(record: RunRecord, metrics: Sequence[str], against: str) -> pd.DataFrame:
@@ -340,7 +342,12 @@ def _cells(comparison: Comparison, panel: Panel) -> list[tuple[Panel, Group]]:
     keys = panel.against.split(",")
     group: Group = {}
     for variant in comparison.variants.values():
-        others = (f"{value}" for key, value in variant.values.items() if key not in keys)
+        # A number alone does not say what it is.
+        others = (
+            value if isinstance(value, str) else f"{key}={value}"
+            for key, value in variant.values.items()
+            if key not in keys
+        )
         group.setdefault(", ".join(others), []).append(variant)
     return [(panel, group)] if len(keys) == 1 else [(panel, {label: some}) for label, some in group.items()]
 

@@ -130,9 +130,13 @@ def part_label(experiment: Experiment, key: str) -> str:
 
 
 def slug(label: str) -> str:
-    """A label as a folder name."""
-    name = re.sub(r"[^A-Za-z0-9.=_-]+", "-", label).strip("-")
-    return name if len(name) <= LONGEST_NAME and name.strip(".") else with_digest(name[:LONGEST_NAME], label)
+    """A label as a folder name, which is never hidden.
+
+    >>> slug("100 % local"), slug("../x")
+    ('100-local', 'x')
+    """
+    name = re.sub(r"[^A-Za-z0-9.=_-]+", "-", label).strip("-").lstrip("-.")
+    return name if name and len(name) <= LONGEST_NAME else with_digest(name[:LONGEST_NAME], label)
 
 
 def with_digest(name: str, label: str) -> str:
