@@ -167,7 +167,8 @@ def test_graphs_are_bars_with_their_lambda_beside_them() -> None:
 
 
 def test_a_bar_has_the_number_of_the_table() -> None:
-    cells = {("ring",): [record(0.5722222222222222), record(0.6527777777777778)]}
+    about = {"graph": "ring", "clients": 8, "seed": 0}
+    cells = {("ring",): [record(0.5722222222222222, **about), record(0.6527777777777778, **about)]}
     runs = swept(cells, "graph")
     assert "61.3 ± 5.7 %" in (cell.text for cell in sheets(runs)[0].columns[1].cells)
     assert "61.3" in [text.get_text().strip() for text in plot(runs, against="graph").axes[0].texts]

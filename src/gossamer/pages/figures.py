@@ -159,8 +159,8 @@ class Curve(NamedTuple):
             low, high = values.mean(axis=1) - spread, values.mean(axis=1) + spread
         x, mean = seeds("x").mean(axis=1), values.mean(axis=1)
         # To percent after the mean, as in tables: 61.25 % is rounded to one digit in both alike.
-        curves = [(scale * each).to_list() for each in (mean, low, high)]
-        return cls(x.to_list(), *curves, bool(ends) or len(records) > 1)
+        mean, low, high = scale * mean, scale * low, scale * high
+        return cls(x.to_list(), mean.to_list(), low.to_list(), high.to_list(), bool(ends) or len(records) > 1)
 
 
 def _history(record: RunRecord, metrics: Sequence[str], against: str) -> pd.DataFrame:
