@@ -44,15 +44,13 @@ scripts:
 bench: $(READY)  ## Write the table of docs/benchmarks.md: Gossamer against the loop an expert would write, and JAX (a quarter of an hour, on an idle machine).
 	$(BIN)/python -m benchmarks --out docs/tables/benchmarks.md
 
-which-method: $(READY)  ## Write the tables of docs/which-method.md: every method, measured (half an hour; needs MNIST).
-	rm -rf runs/which-method-digits runs/which-method-mnist
+which-method: $(READY)  ## Write the table of all methods on digits, not tuned (some minutes).
+	rm -rf runs/which-method-digits
 	$(BIN)/gossamer compare experiments/which-method-digits.toml --out runs/which-method-digits
-	$(BIN)/gossamer compare experiments/which-method-mnist.toml --out runs/which-method-mnist
 	cp runs/which-method-digits/table.md docs/tables/which-method-digits.md
-	cp runs/which-method-mnist/table.md docs/tables/which-method-mnist.md
 
-reproduction: $(READY)  ## Write the tables of docs/reproduction.md anew from results/.
-	$(BIN)/python -m gossamer.pages.reproduction results docs/reproduction.md
+reproduction: $(READY)  ## Write the tables of docs/reproduction.md and docs/which-method.md anew from results/.
+	$(BIN)/python -m gossamer.pages.reproduction results docs/reproduction.md docs/which-method.md
 
 report-picture: $(READY) chromium  ## Write the README's picture of a report (a minute; needs Chromium).
 	rm -rf runs/report-picture

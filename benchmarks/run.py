@@ -240,8 +240,8 @@ def notes(
         "Steps are client-steps. A ratio is the median over turns that follow each other; ± is half the "
         "range of the ratio to the loop.",
         "The limit is the fastest float32 product, of two 1024 × 1024 matrices or of the workload's own shapes, that "
-        "torch.mm, oneDNN or numpy's OpenBLAS does on one core while all cores multiply, times the workers, over the "
-        f"products of a client-step, turn by turn. In GFLOP/s a core: {limits}.",
+        "torch.mm, oneDNN, numpy's OpenBLAS or Gossamer's kernel does on one core while all cores multiply, times the "
+        f"workers, over the products of a client-step, turn by turn. In GFLOP/s a core: {limits}.",
     ]
     if any(o.jax for o in outcomes):
         how = "; ".join(f"{o.workload.name} by {o.jax}" for o in outcomes)

@@ -14,6 +14,8 @@ from gossamer.system.torch_private import defer_compiler_import
 
 torch.set_num_threads(1)
 os.environ.setdefault("GOSSAMER_WORKERS", "1")  # tests that want more say so
+# What calls the compiled loops takes most of a compiler's time, which pays in long runs alone.
+os.environ.setdefault("AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL", "O0")
 # Started in the background, this process would not hear Ctrl-C, nor would those it starts; some tests press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 defer_compiler_import()  # as the command does

@@ -359,6 +359,7 @@ def test_a_folder_that_holds_a_run(
     assert "resume" not in refused("run", *settings(), "--out", "r", says=says)
     (place / "r" / "final.safetensors").unlink()
     refused("run", *settings(), "--out", "r", says=("(unfinished)", "gossamer resume r"))
+    refused("run", *settings(), "--out", "new/../r", says=("holds a run already (unfinished)",))
 
 
 def test_a_folder_that_holds_another_comparison(
@@ -366,6 +367,7 @@ def test_a_folder_that_holds_another_comparison(
 ) -> None:
     gossamer("compare", *settings(rounds=1), "--sweep=lr=0.1,0.2", "--out", "c", "--quiet")
     refused("compare", *settings(rounds=1), "--sweep=lr=0.1,0.3", "--out", "c", says=("c: holds another comparison",))
+    refused("compare", *settings(rounds=1), "--sweep=lr=0.1,0.3", "--out", "new/../c", says=("another comparison",))
 
 
 @pytest.mark.parametrize("command", ["resume", "show"])

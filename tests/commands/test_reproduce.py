@@ -33,3 +33,5 @@ def test_what_is_refused(refused: Callable[..., str]) -> None:
     refused("reproduce", "dfedadmm-tabel-1", says=("unknown table or figure", "dfedadmm-table-1"))
     refused("reproduce", "check-digits", "--cells", "Nobody", says=("'Nobody' is in no label",))
     refused("reproduce", "check-digits", "--budget", "0", says=("budget", "more than 0"))
+    refused("reproduce", "--cells", "FedAvg", says=("--cells chooses from a table or figure, and none is named",))
+    refused("reproduce", "check-digits", "--results", __file__, says=("should be a folder for the results",))

@@ -77,7 +77,7 @@ def test_every_client_reaches_the_minimiser_of_the_mean(method: Any, lr: float, 
 
 # Clients of unequal sizes, some without samples, that take unequal numbers of steps.
 
-law = settings(max_examples=6, deadline=None)
+law = settings(max_examples=3, deadline=None)
 SAMPLED = {"name": "server", "participation": 0.5}
 
 

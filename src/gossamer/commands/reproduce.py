@@ -34,12 +34,16 @@ def reproduce(
 ) -> None:
     """Run a table or figure of a paper, in any number of sittings, and print the paper's numbers beside ours."""
     if name is None:
+        if cells:
+            raise ExperimentError("reproduce: --cells chooses from a table or figure, and none is named")
         say_papers()
         return
     if launched_from_outside():
         raise ExperimentError("reproduce: runs on one machine; start its cells one by one with 'gossamer run'")
     if budget is not None and not budget > 0:
         raise ExperimentError(f"budget: should be minutes, more than 0 (got {budget})")
+    if results is not None and results.exists() and not results.is_dir():
+        raise ExperimentError(f"{results}: should be a folder for the results, and is a file")
     paper = reproduction.load_paper(name)
     study = paper.chosen(cells, seeds, quick)
     folder = out or Path("runs") / f"reproduce-{name}{'-quick' if quick else ''}"

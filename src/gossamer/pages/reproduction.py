@@ -1,6 +1,6 @@
-"""The tables of docs/reproduction.md: a paper's numbers beside those of our stored runs.
+"""The tables of docs/reproduction.md and docs/which-method.md: a paper's numbers beside those of our stored runs.
 
-`python -m gossamer.pages.reproduction results docs/reproduction.md` writes every table anew, between its two comments
+`python -m gossamer.pages.reproduction results PAGE...` writes every table anew, between its two comments
 `<!-- table: NAME -->` and `<!-- end of table -->`; the prose around them is kept.
 """
 
@@ -146,5 +146,6 @@ def overview() -> list[tuple[str, str, int]]:
 
 
 if __name__ == "__main__":
-    results, page = map(Path, sys.argv[1:])
-    write_text(page, rebuild(page.read_text(encoding="utf-8"), results))
+    results, *pages = map(Path, sys.argv[1:])
+    for page in pages:
+        write_text(page, rebuild(page.read_text(encoding="utf-8"), results))

@@ -30,6 +30,11 @@ def remove_asides(folder: Path) -> None:
         aside.unlink(missing_ok=True)
 
 
+def straight(path: Path) -> Path:
+    """A path without `..`: behind a folder that is still to be made it leads nowhere yet, and elsewhere later."""
+    return path.resolve() if ".." in path.parts else path
+
+
 def make_folder(path: Path) -> None:
     """Make a folder and its parents."""
     try:

@@ -42,7 +42,7 @@ from gossamer.runs.checkpoint import (
 )
 from gossamer.runs.ending import Ending
 from gossamer.runs.environment import environment
-from gossamer.runs.files import append_line, cannot_write, make_folder, remove_asides, sync, write_text
+from gossamer.runs.files import append_line, cannot_write, make_folder, remove_asides, straight, sync, write_text
 from gossamer.workers import ALONE, Group
 
 #: Raised when a run folder changes so that an older version cannot read it.
@@ -84,6 +84,7 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, experiment_toml: str, engine: dict[str, Any] | None = None) -> "RunFolder":
         """Make a new run folder; a folder that holds a run is refused, never overwritten."""
+        path = straight(path)
         folder = cls(path)
         try:
             (path / EXPERIMENT).exists()

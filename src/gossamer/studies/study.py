@@ -11,7 +11,7 @@ import tomli_w
 
 from gossamer.errors import ExperimentError, RunFolderError, did_you_mean
 from gossamer.experiment import STUDY_KEYS, Experiment, experiment_from, plain, read_toml
-from gossamer.runs.files import make_folder, remove_asides, write_text
+from gossamer.runs.files import make_folder, remove_asides, straight, write_text
 from gossamer.studies.targets import Targets, check_targets
 from gossamer.studies.variants import Variant, describe, variants
 
@@ -90,6 +90,7 @@ class Study:
 
     def claim(self, path: Path) -> Path:
         """Make the folder of this study, or continue in the folder of the very same study."""
+        path = straight(path)
         file, text = path / COMPARISON, self.to_toml()
         if file.exists():
             if file.read_text(encoding="utf-8") != text:
