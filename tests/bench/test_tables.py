@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from benchmarks import run, scaling
 from benchmarks.contender import Contender, Watched
+from benchmarks.environments import PACKAGES
 from benchmarks.run import Outcome
 from benchmarks.scaling import Point
 from benchmarks.workloads import WORKLOADS, find
@@ -35,7 +36,7 @@ def test_the_page_has_a_line_for_each_workload_and_says_where_it_was_measured(ou
     numbers = ["10", "2.00", "1.60", "–", "2.00", "4.00", "2.00", "2.50", "–", "2.00", "50 %", "25 %"]
     assert column == ["W1", "---:", *numbers]
     assert "| Gossamer, 2 workers: of limit | 50 % |" in page
-    assert "flower (flwr[simulation]==1.42.0) on the work of W1: not installed" in page
+    assert f"flower ({PACKAGES['flower']}) on the work of W1: not installed" in page
     assert "`python -m benchmarks.environments jax` makes an environment for it" in page
     assert "0.80 times the loop" in page
     assert "torch" in page
