@@ -19,9 +19,11 @@ from gossamer.studies.reproduction import (
     load_paper,
     names,
     read_folders,
+    read_results,
     read_stored,
     reproduce,
     store,
+    stored_by_experiment,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -115,6 +117,16 @@ def test_a_stored_run_is_of_the_experiment_of_its_cell(path: Path) -> None:
     had = experiment_from(read_toml(path / "experiment.toml"), {}, path)
     assert had.resolved() == cell.of(paper.study.experiment).but(seed=seed).resolved()
     assert len(read_stored(path, label).metrics)
+
+
+def test_a_run_that_two_tables_have_is_stored_once() -> None:
+    theirs, stored = load_paper("dfedsgpsm-table-1"), stored_by_experiment(RESULTS)
+    label = "FedAvg, dirichlet(alpha=0.3)"
+    assert not (RESULTS / theirs.name / folder_of(label, 0)).exists()
+    found = read_results(theirs, RESULTS, stored)[label].runs[0]
+    kept = read_stored(RESULTS / "dfedadmm-table-1" / folder_of(label, 0), "")
+    assert found.metrics.equals(kept.metrics)
+    assert label not in read_results(theirs, RESULTS, {})
 
 
 def test_the_pages_are_what_the_stored_results_give() -> None:

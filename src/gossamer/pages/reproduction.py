@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from gossamer.pages import tuned
 from gossamer.runs.files import write_text
-from gossamer.studies.reproduction import PaperStudy, load_paper, names, reached_in, read_folders
+from gossamer.studies.reproduction import PaperStudy, load_paper, names, reached_in, read_results, stored_by_experiment
 from gossamer.studies.results import Estimate, VariantResult
 
 TABLE = re.compile(r"(<!-- table: ([a-z0-9-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -131,10 +131,11 @@ def markdown(paper: PaperStudy, runs: Mapping[str, VariantResult]) -> str:
 
 def rebuild(page: str, results: Path) -> str:
     """The page with every table written anew from the stored results."""
+    stored = stored_by_experiment(results)
 
     def table(found: re.Match[str]) -> str:
         paper = load_paper(found[2])
-        return f"{found[1]}{markdown(paper, read_folders(paper, results / paper.name))}{found[3]}"
+        return f"{found[1]}{markdown(paper, read_results(paper, results, stored))}{found[3]}"
 
     return TABLE.sub(table, page)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Unpack
 
 from gossamer.errors import ExperimentError, RunFolderError, did_you_mean
-from gossamer.experiment import experiment_from, read_toml
+from gossamer.experiment import Experiment, experiment_from, read_toml
 from gossamer.measure import METRICS
 from gossamer.runs.files import make_folder, write_text
 from gossamer.runs.folder import ENVIRONMENT, EXPERIMENT
@@ -332,6 +332,31 @@ def read_folders(paper: PaperStudy, folder: Path) -> dict[str, VariantResult]:
         if runs:
             found[cell.label] = VariantResult(cell.label, cell.values, runs)
     return found
+
+
+def read_results(paper: PaperStudy, results: Path, stored: Mapping[str, Path]) -> dict[str, VariantResult]:
+    """The stored runs of a paper's cells: its own, and those of other tables that have the same experiment."""
+    own, found = read_folders(paper, results / paper.name), {}
+    for cell in paper.study.cells:
+        runs = dict(own[cell.label].runs) if cell.label in own else {}
+        experiment = cell.of(paper.study.experiment)
+        for seed in paper.study.seeds_of(experiment):
+            if seed not in runs and (path := stored.get(_same_numbers(experiment.but(seed=seed)))):
+                runs[seed] = read_stored(path, cell.label)
+        if runs:
+            found[cell.label] = VariantResult(cell.label, cell.values, runs)
+    return found
+
+
+def stored_by_experiment(results: Path) -> dict[str, Path]:
+    """The folders of all stored runs, by what decides their numbers."""
+    paths = sorted(results.glob(f"*/*/{EXPERIMENT}"))
+    return {_same_numbers(experiment_from(read_toml(path), {}, path)): path.parent for path in paths}
+
+
+def _same_numbers(experiment: Experiment) -> str:
+    """Equal for experiments whose numbers are equal."""
+    return experiment.but(checkpoint_every=0).digest
 
 
 def store(run: Path, target: Path) -> None:
