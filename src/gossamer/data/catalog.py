@@ -56,6 +56,7 @@ class Digits:
 class Mnist:
     """MNIST, handwritten digits, 28 × 28 grey: 60,000 training and 10,000 test images."""
 
+    normalise: Annotated[bool, Field(description="pixels less their mean, over their deviation; else from 0 to 1")] = True
     train_samples: Count | None = None
 
     shape: ClassVar[tuple[int, ...]] = (1, 28, 28)
@@ -63,7 +64,8 @@ class Mnist:
     scaling: ClassVar[Scaling] = Scaling(mean=(0.1307,), std=(0.3081,))
 
     def load(self, directory: Path, progress: bool | None = None) -> Dataset:
-        return _shortened(_load_idx(MNIST, directory, self.scaling, progress), self.train_samples)
+        scaling = self.scaling if self.normalise else Scaling()
+        return _shortened(_load_idx(MNIST, directory, scaling, progress), self.train_samples)
 
 
 @part
