@@ -120,7 +120,8 @@ def markdown(paper: PaperStudy, runs: Mapping[str, VariantResult]) -> str:
         cells = paper.labels if paper.tuning is None else paper.tuning.candidates
         lines += [f"Not run: {len(side.missing)} of {len(cells)} {'cells' if paper.tuning is None else 'methods'}.", ""]
     elif side.missing:
-        lines += ["Not run.", ""]
+        open_ = "; ".join(f"*{conclusion.says}*" for conclusion in paper.conclusions)
+        return "\n".join([*lines, f"Not run. Cannot be told: {open_}." if open_ else "Not run.", ""])
     if paper.tuning is not None:
         lines += [f"- {said}" for said in tuned.standings(paper, runs)]
     for conclusion in paper.conclusions:
