@@ -56,7 +56,7 @@ class Digits:
 class Mnist:
     """MNIST, handwritten digits, 28 × 28 grey: 60,000 training and 10,000 test images."""
 
-    normalise: Annotated[bool, Field(description="pixels less their mean, over their deviation; else from 0 to 1")] = (
+    normalise: Annotated[bool, Field(description="by mean and deviation; else pixels from 0 to 1")] = (
         True
     )
     train_samples: Count | None = None
