@@ -56,9 +56,7 @@ class Digits:
 class Mnist:
     """MNIST, handwritten digits, 28 × 28 grey: 60,000 training and 10,000 test images."""
 
-    normalise: Annotated[bool, Field(description="by mean and deviation; else pixels from 0 to 1")] = (
-        True
-    )
+    normalise: Annotated[bool, Field(description="by mean and deviation; else pixels from 0 to 1")] = True
     train_samples: Count | None = None
 
     shape: ClassVar[tuple[int, ...]] = (1, 28, 28)
