@@ -303,7 +303,7 @@ class Stacked:
                 if is_out_of_memory(error):
                     raise
                 self.runner.run_one_by_one(error)
-        for one in inputs.split_clients():
+        for one in inputs.split_clients() if len(inputs.clients) > 1 else [inputs]:
             with in_user_code(f"round {index + 1}, client {one.clients[0]}"):
                 outcome = self._outcome(one)
             yield one.clients, outcome

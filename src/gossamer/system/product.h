@@ -1,11 +1,14 @@
 // The product of two matrices that lie in memory with any strides: C = A B, plus a number for each column, and ReLU.
 //
 // A block of C, ROWS by VECTORS vectors, is summed in registers. Columns of B are read as they lie where they lie side
-// by side; else, and at the edge, they are packed first, DEPTH rows at a time, which stay in a core's own cache.
+// by side; else, and at the edge, they are packed first, DEPTH rows at a time, which stay in a core's own cache. Where A
+// is smaller than a B that would be packed, the product is computed turned: B and A change places, and A is packed.
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
+#include <vector>
 
 namespace gossamer {
 
@@ -15,7 +18,7 @@ constexpr int BYTES = 64, ROWS = 8;  // 24 sums in 32 registers
 constexpr int BYTES = 32, ROWS = 4;  // 12 in 16
 #endif
 constexpr int VECTORS = 3;
-constexpr int64_t DEPTH = 400;
+constexpr int64_t DEPTH = 800;
 
 template <typename Real>
 struct Product {
@@ -32,6 +35,34 @@ struct Product {
     Real* c;
 
     void multiply() const {
+        if (b_column == 1 || rows >= columns) return multiply_straight();
+        static thread_local std::vector<Real> memory;
+        memory.resize((columns + LANES) * (rows + LANES));  // so much that all squares are whole
+        Product{columns, inner, rows, b, b_column, b_row, a, a_column, a_row, nullptr, false, memory.data()}
+            .multiply_straight();
+        for (int64_t i = 0; i < rows; i += LANES)
+            for (int64_t j = 0; j < columns; j += LANES) {
+                const int64_t high = std::min<int64_t>(rows - i, LANES), wide = std::min<int64_t>(columns - j, LANES);
+                alignas(BYTES) Real square[LANES][LANES];
+                transpose(memory.data() + j * rows + i, rows, square[0], LANES);
+                Vector more = {};
+                if (bias) std::copy_n(bias + j, wide, (Real*)&more);
+                for (int64_t h = 0; h < high; h++) {
+                    const Vector value = at_least(*(const Vector*)square[h] + more, least(relu));
+                    Real* into = c + (i + h) * columns + j;
+                    if (wide == LANES)
+                        *(Vector*)into = value;
+                    else
+                        std::copy_n((const Real*)&value, wide, into);
+                }
+            }
+    }
+
+    // ReLU leaves NaN what it is.
+    static Vector at_least(Vector value, Vector least) { return value < least ? least : value; }
+    static Vector least(bool relu) { return Vector{} - (relu ? 0 : std::numeric_limits<Real>::infinity()); }
+
+    void multiply_straight() const {
         alignas(BYTES) static thread_local Real packed[DEPTH * VECTORS * LANES];
         const int64_t pieces = (inner + DEPTH - 1) / DEPTH, depth = (inner + pieces - 1) / pieces;
         for (int64_t j = 0, width; j < columns; j += width) {
@@ -111,32 +142,31 @@ struct Product {
                 for (int v = 0; v < vectors; v++) sum[h][v] += factor * line[v];
             }
         }
-        // Written to memory first: a branch that reads a sum would keep all of them out of registers.
-        alignas(BYTES) Real sums[height][vectors * LANES];
+        // What was there before, the bias or zeros are added. At the edge, beside C.
+        static const Real zeros[VECTORS * LANES] = {};
+        constexpr int width = vectors * LANES;
+        alignas(BYTES) Real edge[height][width];
+        Real* into = c + i * columns + j;
+        const Real* to = k ? into : bias ? bias + j : zeros;
+        const int64_t to_row = k ? columns : 0;
+        const Vector most_negative = least(relu && k + deep == inner);
+        if (some == width) return add<height, vectors>(sum, to, to_row, most_negative, into, columns);
+        for (int h = 0; h < height; h++) std::copy_n(to + h * to_row, some, edge[h]);
+        add<height, vectors>(sum, edge[0], width, most_negative, edge[0], width);
+        for (int h = 0; h < height; h++) std::copy_n(edge[h], some, into + h * columns);
+    }
+
+    // Inlined, so that the sums stay in registers.
+    template <int height, int vectors>
+    __attribute__((always_inline)) static void add(const Vector (&sum)[height][vectors], const Real* to, int64_t to_row,
+                                                   Vector least, Real* into, int64_t into_row) {
 #pragma GCC unroll 8
         for (int h = 0; h < height; h++)
 #pragma GCC unroll 4
-            for (int v = 0; v < vectors; v++) *(Vector*)(sums[h] + v * LANES) = sum[h][v];
-        const bool last = k + deep == inner;
-        for (int h = 0; h < height; h++) {
-            Real* line = c + (i + h) * columns + j;
-            add(sums[h], k ? line : bias ? bias + j : nullptr, line, some, relu && last);
-        }
-    }
-
-    // A line of C: the sums, what there was before, if any, and ReLU, which leaves NaN what it is.
-    __attribute__((noinline)) static void add(const Real* sums, const Real* to, Real* line, int64_t some, bool relu) {
-        int64_t n = 0;
-        for (; n + LANES <= some; n += LANES) {
-            Vector value = *(const Vector*)(sums + n);
-            if (to) value += *(const Vector*)(to + n);
-            if (relu) value = value < 0 ? Vector{} : value;
-            *(Vector*)(line + n) = value;
-        }
-        for (; n < some; n++) {
-            const Real value = to ? to[n] + sums[n] : sums[n];
-            line[n] = relu && value < 0 ? 0 : value;
-        }
+            for (int v = 0; v < vectors; v++) {
+                const Vector before = *(const Vector*)(to + h * to_row + v * LANES);
+                *(Vector*)(into + h * into_row + v * LANES) = at_least(sum[h][v] + before, least);
+            }
     }
 };
 
