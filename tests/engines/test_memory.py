@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gossamer import Experiment, GossamerError, resume, simulate
 from gossamer.data import Dataset, Samples, Scaling
-from gossamer.engines import ExecutionPlan, OutOfMemory, Reference, Stacked
+from gossamer.engines import ExecutionPlan, OutOfMemory, Reference, Stacked, stacked
 from gossamer.engines.memory import Buffers
 from gossamer.engines.steps import chunk as chunk_module
 from gossamer.engines.steps import traced
@@ -64,6 +64,17 @@ def test_every_method_needs_its_state_once(name: str) -> None:
         assert torch.equal(tight.state[part], rows), part
     assert torch.isfinite(tight.models()).all()
     assert not tight.undo(2)  # it would have to be kept
+
+
+@pytest.mark.parametrize(("much", "trims"), [(stacked.LARGEST_THRESHOLD, 0), (0, 2)])
+def test_beside_a_large_state_memory_is_returned_where_a_round_takes_much(
+    monkeypatch: pytest.MonkeyPatch, much: int, trims: int
+) -> None:
+    engine, trimmed = Stacked(prepare(on_its_graph("dfedavg")).training, ExecutionPlan(2), small_state=0), [0]
+    monkeypatch.setattr(stacked, "LARGEST_THRESHOLD", much)
+    monkeypatch.setattr(stacked, "trim_freed_memory", lambda: trimmed.append(1))
+    engine.round(0)
+    assert sum(trimmed) == trims
 
 
 def test_averaged_models_are_mixed_where_the_old_ones_lay() -> None:

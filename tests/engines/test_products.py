@@ -176,7 +176,7 @@ def test_matrices_may_lie_in_memory_as_they_like(layout: str, products: Products
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("sizes", [(1, 1, 1), (15, 37, 9), (17, 401, 63), (8, 1000, 64), (30, 5, 130)])
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (15, 37, 9), (17, 401, 63), (8, 1000, 64), (30, 5, 130), (70, 1700, 37)])
 def test_our_kernel_multiplies_matrices_of_any_size(sizes: tuple[int, int, int], dtype: torch.dtype) -> None:
     rows, inner, columns = sizes
     random = torch.Generator().manual_seed(0)

@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from collections import Counter
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from torch.nn import functional
 from gossamer import Experiment, simulate
 from gossamer.data import Augmentation, Dataset, Samples, Scaling
 from gossamer.engines.steps.fingerprint import fingerprint
-from gossamer.methods import DFedAvg, Local, Round, State
+from gossamer.methods import DFedAvg, Local, Message, Round, State
 from gossamer.methods.local import Gradient
 from gossamer.simulation import Run
 from gossamer.system.cache import cache_file
@@ -334,6 +335,43 @@ def test_a_step_that_cannot_be_recorded_is_taken_as_written_and_that_is_said(met
     assert "cannot be recorded" in note
     if method in (Faster, FasterOnce):
         assert "number of the round" in note
+
+
+CALLED: list[str] = []
+
+
+class Calls(DFedAvg):
+    """Notes when its Python is called."""
+
+    def step(self, state: State, local: Local, gradient: Gradient, round: Round) -> Local:
+        CALLED.append("step")
+        return super().step(state, local, gradient, round)
+
+    def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
+        CALLED.append("finish")
+        return super().finish(state, local, round)
+
+
+class CallsByNumber(Calls):
+    """What is after its steps looks at the number of the round."""
+
+    def finish(self, state: State, local: Local, round: Round) -> tuple[State, Message]:
+        state, message = super().finish(state, local, round)
+        return state, {"x": (1 + round.number) * message["x"]}
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+@pytest.mark.parametrize(("method", "recorded"), [(Calls, {"step", "finish"}), (CallsByNumber, {"step"})])
+def test_a_round_is_recorded_as_a_whole_or_else_its_steps(method: Any, recorded: set[str], chunk: int) -> None:
+    described = experiment(method=method(), dataset=samples([8] * 6, seed=1))
+    calls, listener = [], Listening()
+    for rounds in (ROUNDS, 2 * ROUNDS):
+        CALLED.clear()
+        traced = run(described.model_copy(update={"rounds": rounds}), listener, chunk=chunk, step="traced")
+        calls.append(Counter(CALLED))
+    assert {name for name in ("step", "finish") if calls[0][name] == calls[1][name]} == recorded
+    assert not any("step" in note for note in listener.notes)
+    assert_same(traced, run(described.model_copy(update={"rounds": 2 * ROUNDS}), chunk=1, step="eager"), 1e-10)
 
 
 class Branching(nn.Module):

@@ -187,7 +187,8 @@ class ChunkBatches:
         columns = (torch.split(values, 1, 1) for values in (self._rows, self._weights, self.active, self.loss_weights))
         lengths = (self._counts > 0).sum(axis=0).tolist()
         for client, counts, steps, *tensors in zip(self._clients, self._counts.T, lengths, *columns, strict=True):
-            one = copy.copy(self)
+            one = ChunkBatches.__new__(ChunkBatches)
+            vars(one).update(vars(self))  # as `copy.copy`, in a tenth of the time
             one.steps, one._clients = steps, [client]
             one._counts = counts[:steps, None]
             one._widths = counts[:steps].tolist()

@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.engines.memory import SMALL_STATE, Buffers, Receiving, is_small, state_size
+from gossamer.engines.memory import EXTRA_MODELS, SMALL_STATE, Buffers, Receiving, is_small, state_size
 from gossamer.engines.rows import Rows
 from gossamer.engines.steps.chunk import TRACE_AT, ChunkInputs, ChunkOutcome, ChunkRunner, ExecutionPlan
 from gossamer.errors import ExperimentError, GossamerError
 from gossamer.methods import Message, Opening, Operator, State, probe
 from gossamer.mixing import Mixer, Traffic
 from gossamer.parts import in_user_code, is_out_of_memory
-from gossamer.system.allocator import keep_freed_memory, trim_freed_memory
+from gossamer.system.allocator import LARGEST_THRESHOLD, keep_freed_memory, trim_freed_memory
 from gossamer.system.sums import sum_rows
 from gossamer.system.threads import on_threads
 from gossamer.system.torch_private import quiet_vmap
@@ -327,13 +327,15 @@ class Stacked:
                 whole = steps < TRACE_AT or self.runner.at_once(steps)
                 # Compiling takes long and is better done here than in a round: also for the last batch of an epoch.
                 often = whole or self.plan.step == "compiled"
-                for most in [None] * TRACE_AT if often else [TRACE_AT]:
+                # After so many rounds as one piece, steps alone may have to be recorded.
+                for most in [None] * (TRACE_AT + 2 * whole) if often else [TRACE_AT]:
                     self.runner.run(initial_rows(self.training, size), inputs, most)
         trim_freed_memory()  # the first of them ran eagerly, which needs the most memory
 
     def _free_memory(self) -> None:
-        """With a large state there may be little memory: one part of a round must not add to the next."""
-        if not self._buffers.double:
+        """With a large state there may be little memory: one part of a round must not add much to the next."""
+        taken = EXTRA_MODELS * self.runner.in_effect.chunk * self.training.model.initial.nbytes
+        if not self._buffers.double and taken > LARGEST_THRESHOLD:
             trim_freed_memory()
 
     def _participants(self, index: int) -> np.ndarray:

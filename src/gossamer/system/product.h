@@ -69,6 +69,7 @@ struct Product {
             const int64_t left = (columns - j + LANES - 1) / LANES;
             const int vectors = left == VECTORS + 1 ? VECTORS - 1 : std::min<int64_t>(left, VECTORS);  // 4 is 2 + 2
             width = vectors * LANES;
+            if (pieces == 1 && columns >= width) j = std::min(j, columns - width);  // some twice, and no edge
             const int64_t some = std::min(width, columns - j);
             const auto add = vectors == 1 ? &Product::panel<1> : vectors == 2 ? &Product::panel<2> : &Product::panel<3>;
             for (int64_t k = 0; k < inner; k += depth) {
@@ -96,8 +97,9 @@ struct Product {
                             into[t * width + i] = i < some ? from[t * b_row + i * b_column] : 0;
     }
 
-    // A square of LANES rows and columns: it is transposed by interleaving its halves, again and again.
-    static void transpose(const Real* from, int64_t from_row, Real* into, int64_t into_row) {
+    // A square of LANES rows and columns: it is transposed by interleaving its halves, again and again. Not inlined: it
+    // needs all registers.
+    __attribute__((noinline)) static void transpose(const Real* from, int64_t from_row, Real* into, int64_t into_row) {
         typedef std::conditional_t<sizeof(Real) == 4, int32_t, int64_t> Place;
         typedef Place Places __attribute__((vector_size(BYTES)));
         Places low, high;

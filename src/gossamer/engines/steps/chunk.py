@@ -13,6 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -42,8 +43,8 @@ StepMode = Literal["eager", "traced", "compiled", "lanes"]
 TRACE_AT = 3
 #: The most shapes that are traced, and compiled. The last batches of an epoch have many shapes, most steps one or two.
 MOST_TRACED, MOST_COMPILED = 16, 4
-#: The most steps that are traced as one piece, of models with so many parameters at most (in larger ones the time
-#: between steps does not show), if the samples of all steps take so many bytes at most, which fit a cache.
+#: The most steps of a round that is traced as one piece, of models with so many parameters at most (in larger ones the
+#: time between steps does not show), if the samples of all steps take so many bytes at most, which fit a cache.
 MOST_STEPS_AT_ONCE, MOST_PARAMETERS_AT_ONCE, MOST_BYTES_AT_ONCE = 8, 500_000, 8 << 20
 
 
@@ -131,6 +132,8 @@ class ChunkRunner:
         self._seen: Counter[tuple[Any, ...]] = Counter()
         self._ready: dict[tuple[Any, ...], Step] = {}
         self._compiled = 0
+        #: Whether a method's `begin` and `finish` can be recorded, as far as is known.
+        self._whole_rounds = True
         #: The inputs of some clients in an earlier round, and how many samples more are kept.
         self._inputs: dict[bytes, ChunkInputs] = {}
         self._may_keep = MOST_KEPT
@@ -155,10 +158,11 @@ class ChunkRunner:
         return inputs
 
     def at_once(self, steps: int) -> bool:
-        """Whether so many steps are traced as one piece."""
+        """Whether a round of so many steps is traced as one piece."""
         if self._in_lanes:
             return True
-        return self._traces and 1 < steps <= MOST_STEPS_AT_ONCE and self._model.size <= MOST_PARAMETERS_AT_ONCE
+        small = 1 < steps <= MOST_STEPS_AT_ONCE and self._model.size <= MOST_PARAMETERS_AT_ONCE
+        return self._traces and self._whole_rounds and small
 
     @property
     def _traces(self) -> bool:
@@ -175,21 +179,26 @@ class ChunkRunner:
         """
         if most is None and (lanes := self._lanes_for(inputs)):
             return self._run_in_lanes(lanes, state, inputs)
-        method, clients, round = self.training.method, len(inputs.clients), inputs.round
-        alone = clients == 1
+        alone, round = len(inputs.clients) == 1, inputs.round
+        losses: Tensor | None
         if alone:
             state, round = _first(state), first_of(round)
-            local = call("begin", round.number, method.begin, state, round)
+        steps = inputs.batches.steps
+        batch = inputs.batches.whole(MOST_BYTES_AT_ONCE) if most is None and self.at_once(steps) else None
+        if batch is not None:
+            batch = batch.at((slice(None), 0)) if alone else batch
+            together, losses = self._step(alone, StepInputs(state, {}, batch, round, inputs.lr), steps)
+            finished: Any = _apart(together)
         else:
-            local = call("begin", round.number, over_clients(vmap, method.begin, round), state)
-        local, losses = self._all_steps(alone, state, local, inputs, round, most)
-        if alone:
-            finished = call("finish", round.number, method.finish, state, local, round)
-            after, message = (_as_row(values) for values in finished)
-        else:
-            finish = over_clients(vmap, method.finish, round)
-            after, message = call("finish", round.number, finish, state, local)
+            local = self._call(alone, "begin", round, state)
+            local, losses = self._all_steps(alone, state, local, inputs, round, most)
+            finished = self._call(alone, "finish", round, state, local)
+        after, message = map(_as_row, finished) if alone else finished
         return ChunkOutcome(after, message, _mean_losses(losses, inputs))
+
+    def _call(self, alone: bool, name: str, round: Round, *given: dict[str, Tensor]) -> Any:
+        """What the method's `begin` or `finish` gives."""
+        return call(name, round.number, _mapped(alone, getattr(self.training.method, name), round), *given)
 
     def run_in_place(
         self, inputs: ChunkInputs, state: State, places: Tensor, after: State, messages: Message
@@ -222,7 +231,7 @@ class ChunkRunner:
     def _all_steps(
         self, alone: bool, state: State, local: Local, inputs: ChunkInputs, round: Round, most: int | None
     ) -> tuple[Local, Tensor | None]:
-        """All local steps: as one piece where they are few and alike and will be traced, else one after the other.
+        """All local steps, one after the other.
 
         Also the loss before each step, [steps, clients], if there is a step.
         """
@@ -233,13 +242,7 @@ class ChunkRunner:
             def idle(state: State, local: Local, round: Round) -> Local:
                 return steps_without_samples(self.training.method, state, local, steps, round)
 
-            return (idle(state, local, round) if alone else over_clients(vmap, idle, round)(state, local)), None
-        if most is None and self.at_once(batches.steps):
-            batch = batches.whole(MOST_BYTES_AT_ONCE)
-            if batch is not None:
-                if alone:
-                    batch = batch.at((slice(None), 0))
-                return self._step(alone, StepInputs(state, local, batch, round, lr), batches.steps)
+            return _mapped(alone, idle, round)(state, local), None
         losses = []
         for k in range(batches.steps if most is None else min(most, batches.steps)):
             if self._model.draws_randomness:  # such a model runs one client at a time
@@ -257,7 +260,7 @@ class ChunkRunner:
         return local, torch.stack(losses) if losses else None
 
     def _step(self, alone: bool, inputs: StepInputs, steps: int | None = None) -> tuple[Local, Tensor]:
-        """One local step, or `steps` in a row, by the fastest way that is ready for their shape."""
+        """One local step, or a round of so many `steps`, by the fastest way that is ready for their shape."""
         shape = (alone, steps, inputs.batch.weights.shape, *inputs.local)
         if shape in self._ready:
             return self._ready[shape](inputs)
@@ -277,28 +280,30 @@ class ChunkRunner:
 
         def step(inputs: StepInputs) -> tuple[Local, Tensor]:
             state, local, batch, round, _ = inputs
-            if alone:
-                return call("step", round.number, one, state, local, batch, round)
-            mapped: Callable[..., tuple[Local, Tensor]] = over_clients(vmap, one, round)
-            return call("step", round.number, mapped, state, local, batch)
+            taken: tuple[Local, Tensor] = call("step", round.number, _mapped(alone, one, round), state, local, batch)
+            return taken
 
-        return _repeated(step, steps)
+        return step if steps is None else _round_of(step, partial(self._call, alone), steps)
 
     def _traceable(self, alone: bool, steps: int | None) -> Step:
         """Steps as functions of tensors alone."""
 
+        def recorded(function: Callable[..., Any], round: Round) -> Callable[..., Any]:
+            return _mapped(alone, lambda *given: function(*given[:-1], TracedRound(*given[-1])), round)
+
         def one(state: State, local: Local, batch: Batch, round: Round) -> tuple[Local, Tensor]:
-            return take_step(self.training, with_functions, state, local, batch, TracedRound(*round))
+            return take_step(self.training, with_functions, state, local, batch, round)
 
         def step(inputs: StepInputs) -> tuple[Local, Tensor]:
-            state, local, batch, round, lr = inputs
-            round = round._replace(lr=lr)  # type: ignore[arg-type]
-            if alone:
-                return one(state, local, batch, round)
-            stacked: tuple[Local, Tensor] = over_clients(vmap, one, round)(state, local, batch)
-            return stacked
+            state, local, batch, round, _ = inputs
+            taken: tuple[Local, Tensor] = recorded(one, round)(state, local, batch)
+            return taken
 
-        return _repeated(step, steps)
+        def end(name: str, round: Round, *given: dict[str, Tensor]) -> Any:
+            return recorded(getattr(self.training.method, name), round)(*map(dict, given))  # it may set their entries
+
+        whole = step if steps is None else _round_of(step, end, steps)
+        return lambda inputs: whole(inputs._replace(round=inputs.round._replace(lr=inputs.lr)))  # type: ignore[arg-type]
 
     def _make_ready(self, shape: tuple[Any, ...], alone: bool, steps: int | None, inputs: StepInputs) -> None:
         """Trace a step, and compile it if the plan says so: in a fork, or in this process where that fails."""
@@ -320,6 +325,9 @@ class ChunkRunner:
                 return
             graph = step_graph(traceable, inputs, self.plan.products)
         except Exception as error:  # a user's own model or method may raise anything
+            if steps is not None:
+                self._whole_rounds = False  # steps alone can be recorded, perhaps
+                return
             self._fall_back("eager", f"a step cannot be recorded, and is taken as written: {one_line(error)}")
             return
         self._ready[shape] = graph.traced()
@@ -446,20 +454,28 @@ def _together(state: State, message: Message) -> dict[str, Tensor]:
     return {STATE + name: value for name, value in state.items()} | message
 
 
-def _repeated(step: Step, steps: int | None) -> Step:
-    """So many steps as one, on batches with a leading dimension of steps; without a number, the step itself."""
-    if steps is None:
-        return step
+def _apart(together: dict[str, Tensor]) -> tuple[State, Message]:
+    state = {name.removeprefix(STATE): value for name, value in together.items() if name.startswith(STATE)}
+    return state, {name: value for name, value in together.items() if not name.startswith(STATE)}
 
-    def all_steps(inputs: StepInputs) -> tuple[Local, Tensor]:
-        losses = []
+
+def _mapped(alone: bool, function: Callable[..., Any], round: Round) -> Callable[..., Any]:
+    """A function of one client whose last argument is the round, or the same for the rows of several."""
+    return (lambda *given: function(*given, round)) if alone else over_clients(vmap, function, round)
+
+
+def _round_of(step: Step, end: Callable[..., Any], steps: int) -> Step:
+    """A round as one step: `begin`, so many steps on batches with a leading dimension of steps, and `finish`. `end`
+    gives what the first and the last of these give. State and message are returned together."""
+
+    def whole(inputs: StepInputs) -> tuple[dict[str, Tensor], Tensor]:
+        local, losses = end("begin", inputs.round, inputs.state), []
         for k in range(steps):
-            local, loss = step(inputs._replace(batch=inputs.batch.at(k)))
-            inputs = inputs._replace(local=local)
+            local, loss = step(inputs._replace(local=local, batch=inputs.batch.at(k)))
             losses.append(loss)
-        return local, torch.stack(losses)
+        return _together(*end("finish", inputs.round, inputs.state, local)), torch.stack(losses)
 
-    return all_steps
+    return whole
 
 
 def _first(rows: dict[str, Tensor]) -> dict[str, Tensor]:
