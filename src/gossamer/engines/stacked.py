@@ -334,8 +334,9 @@ class Stacked:
 
     def _free_memory(self) -> None:
         """With a large state there may be little memory: one part of a round must not add much to the next."""
-        taken = EXTRA_MODELS * self.runner.in_effect.chunk * self.training.model.initial.nbytes
-        if not self._buffers.double and taken > LARGEST_THRESHOLD:
+        if self._buffers.double:
+            return
+        if EXTRA_MODELS * self.runner.in_effect.chunk * self.training.model.initial.nbytes > LARGEST_THRESHOLD:
             trim_freed_memory()
 
     def _participants(self, index: int) -> np.ndarray:
