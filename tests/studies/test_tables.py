@@ -170,7 +170,8 @@ def test_tidy_and_pivot(tmp_path: Path) -> None:
 def test_best_is_marked_within_one_set_of_test_samples() -> None:
     found = comparison({
         "a": {0: record(0.5)}, "b": {0: record(0.6)},
-        "c": {0: record(0.9, dataset="mnist")}, "d": {0: record(0.8, dataset={"name": "mnist", "train_samples": 60})},
+        "c": {0: record(0.9, dataset="mnist")},
+        "d": {0: record(0.8, dataset={"name": "mnist", "train_samples": 60, "normalise": True})},
     })  # fmt: skip
     (sheet,) = sheets(found)
     assert [cell.best for cell in sheet.columns[1].cells] == [False, True, True, False]

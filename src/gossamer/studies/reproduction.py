@@ -155,6 +155,8 @@ class PaperStudy:
         if reasons := [why for other in others if (why := self._incomparable(one, other, conclusion.measure))]:
             return Judgement("cannot be told", reasons[0])
         pairs = [Difference.between(one, other, self._advantage(conclusion.measure)) for other in others]
+        if unknown := [pair.words for pair in pairs if math.isnan(pair.mean)]:
+            return Judgement("cannot be told", unknown[0])
         named = _without_common_end(conclusion.than) if len(pairs) > 1 else [""]
         told = ", ".join(f"{name} {pair.mean:+.2f}".strip() for name, pair in zip(named, pairs, strict=True))
         unit = "points" if conclusion.measure in ("best", "last") else "rounds fewer"

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: A number of a run, NaN where it has none.
 Measure = Callable[[RunRecord], float]
+#: Keys of a data set that leave its test samples as they are.
+SAME_TEST_SAMPLES = ("train_samples", "augment", "rule", "normalise")
 
 
 class Estimate(NamedTuple):
@@ -311,8 +313,8 @@ def named_score(records: list[RunRecord]) -> Score:
 
 
 def test_samples(record: RunRecord) -> str:
-    """The test samples of a run: its data set, whatever part of the training samples it takes."""
+    """The test samples of a run: its data set, whatever training samples it takes, and however images are prepared."""
     dataset = record.experiment.get("dataset", "")
     if isinstance(dataset, Mapping):
-        dataset = {key: value for key, value in dataset.items() if key != "train_samples"}
+        dataset = {key: value for key, value in dataset.items() if key not in SAME_TEST_SAMPLES}
     return value_label(dataset)
