@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from gossamer import Experiment, per_client
 from gossamer.data import Dataset
 from gossamer.engines import PlanOverrides, Stacked, choose_plan
+from gossamer.engines.stacked import default_plan
 from gossamer.experiment import prepare
 from gossamer.graphs import Claims, Network
 from gossamer.methods import METHODS
@@ -63,14 +64,17 @@ def metropolis(clients: int, seed: int) -> np.ndarray:
 
 
 def engine(method: Any, graph: Any, dataset: Dataset, chunk: int | None = None, **settings: Any) -> Stacked:
-    """An engine on a small problem, in float64 and without weight decay unless `settings` say otherwise."""
+    """An engine on a small problem, in float64 and without weight decay unless `settings` say otherwise.
+
+    Its plan is not measured: two engines that are compared to the bit must run alike, on a busy machine, too.
+    """
     defaults = {"model": tiny_net, "weight_decay": 0.0, "dtype": "float64", "batch_size": 4, "lr": 0.2, "lr_decay": 1.0}
     experiment = Experiment(
         method=method, graph=graph, dataset=dataset, clients=len(dataset.clients or ()), **{**defaults, **settings}
     )
     training = prepare(experiment).training
     check_first_step(training)
-    return Stacked(training, choose_plan(training, PlanOverrides(chunk)))
+    return Stacked(training, choose_plan(training, PlanOverrides(chunk or default_plan(training).chunk, "eager")))
 
 
 def without_learning(engine: Stacked) -> Stacked:
