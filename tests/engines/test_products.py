@@ -194,6 +194,14 @@ def test_our_kernel_multiplies_matrices_of_any_size(sizes: tuple[int, int, int],
 
 
 @needs_compiler
+def test_a_product_without_an_inner_dimension_is_the_bias() -> None:
+    bias = torch.arange(5.0) - 2
+    expected = bias.relu().expand(3, 5)
+    assert torch.equal(multiply(torch.ones(3, 0), torch.ones(0, 5), bias, True), expected)
+    assert torch.equal(multiply(torch.ones(3, 0), torch.ones(5, 0).t(), bias, True), expected)  # turned
+
+
+@needs_compiler
 def test_the_gradient_of_a_weight_is_written_as_a_part_of_the_vector() -> None:
     random = torch.Generator().manual_seed(0)
     g, x = torch.randn(48, 80, generator=random), torch.randn(48, 40, generator=random)

@@ -64,7 +64,9 @@ struct Product {
 
     void multiply_straight() const {
         alignas(BYTES) static thread_local Real packed[DEPTH * VECTORS * LANES];
-        const int64_t pieces = (inner + DEPTH - 1) / DEPTH, depth = (inner + pieces - 1) / pieces;
+        // Without an inner dimension the sums are zero, and still written.
+        const int64_t some_inner = std::max<int64_t>(inner, 1);
+        const int64_t pieces = (some_inner + DEPTH - 1) / DEPTH, depth = (some_inner + pieces - 1) / pieces;
         for (int64_t j = 0, width; j < columns; j += width) {
             const int64_t left = (columns - j + LANES - 1) / LANES;
             const int vectors = left == VECTORS + 1 ? VECTORS - 1 : std::min<int64_t>(left, VECTORS);  // 4 is 2 + 2
@@ -72,7 +74,7 @@ struct Product {
             if (pieces == 1 && columns >= width) j = std::min(j, columns - width);  // some twice, and no edge
             const int64_t some = std::min(width, columns - j);
             const auto add = vectors == 1 ? &Product::panel<1> : vectors == 2 ? &Product::panel<2> : &Product::panel<3>;
-            for (int64_t k = 0; k < inner; k += depth) {
+            for (int64_t k = 0; k < some_inner; k += depth) {
                 const int64_t deep = std::min(depth, inner - k);
                 const Real* right = b + k * b_row + j * b_column;
                 if (b_column == 1 && some == width) {
